@@ -1,0 +1,17 @@
+"""A course on multi-head attention: the code behind the notebooks.
+
+Read the package as a part of the course, in this order:
+
+1. `steps/`       one file a lesson: embeddings, projections, scores, masks, softmax, heads
+2. `attention.py` the steps put together
+3. `exercises/`   what `check("03.scores", ...)` does with your answer
+4. `show/`        printing, figures and widgets
+5. `course/`      the command line, `python3 -m mha_lesson`
+
+Importing `mha_lesson` alone loads nothing heavy. Import what you need:
+
+    from mha_lesson.attention import MultiHeadAttention
+    from mha_lesson.exercises import check, hint, solution
+"""
+
+__version__ = "0.1.0"
