@@ -1,0 +1,137 @@
+"""Tell two values apart, and say kindly how they differ.
+
+Learners answer with arrays, torch tensors, nested lists or plain numbers. `plain` brings them
+all to NumPy; `difference` then names the first thing that is not as expected.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mha_lesson.show.numbers import number
+
+TOLERANCE = {2: 1e-2, 4: 1e-5, 8: 1e-6}  # by bytes of the expected float
+
+
+class NotPlain(TypeError):
+    """The value is no array, tensor, number or nested list of them."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    kind: str  # wrong_type, wrong_shape, wrong_dtype, nan, different
+    text: str
+
+
+def plain(value: Any) -> Any:
+    """The value as a NumPy array, or as a tuple of them if it is a tuple of arrays."""
+    if hasattr(value, "detach") and hasattr(value, "numpy"):  # a torch tensor, torch not imported
+        return value.detach().cpu().numpy()
+    if isinstance(value, tuple):
+        return tuple(plain(v) for v in value)
+    if isinstance(value, list) and any(hasattr(v, "shape") for v in value):
+        value = [plain(v) for v in value]
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # rows of unequal length, or an object with tricks of its own
+        raise NotPlain(str(error)) from None
+    if array.dtype.kind not in "biufc":
+        raise NotPlain(type(value).__name__)
+    return array
+
+
+def same(expected: Any, got: Any) -> bool:
+    """Equal within the tolerance of the expected type. Used for known mistakes too."""
+    if isinstance(expected, tuple):
+        return isinstance(got, tuple) and len(got) == len(expected) and all(map(same, expected, got))
+    if isinstance(got, tuple) or got.shape != expected.shape:
+        return False
+    if (expected.dtype == bool) != (got.dtype == bool):
+        return False
+    return bool(_close(expected, got).all())
+
+
+def difference(expected: Any, value: Any) -> Difference | None:
+    """The first thing in which the learner's value is not the expected one; None if it is right."""
+    try:
+        got = plain(value)
+    except NotPlain:
+        return Difference("wrong_type", _type_text(expected, value))
+    if isinstance(expected, tuple):
+        return _tuple_difference(expected, got)
+    if isinstance(got, tuple):  # a tuple of numbers is fine where one array is expected
+        if not all(isinstance(v, np.ndarray) and v.shape == got[0].shape for v in got):
+            return Difference("wrong_type", _type_text(expected, value))
+        got = np.asarray(got)
+    return _array_difference(expected, got)
+
+
+def _tuple_difference(expected: tuple, got: Any) -> Difference | None:
+    n = len(expected)
+    if not isinstance(got, tuple) and (got.ndim == 0 or len(got) != n):
+        return Difference("wrong_type", f"expected {n} results, got one of shape {got.shape}")
+    if len(got) != n:
+        return Difference("wrong_type", f"expected {n} results, got {len(got)}")
+    for i, (want, have) in enumerate(zip(expected, got, strict=True)):
+        found = difference(want, have)
+        if found:
+            return Difference(found.kind, f"result {i + 1} of {n}: {found.text}")
+    return None
+
+
+def _array_difference(expected: np.ndarray, got: np.ndarray) -> Difference | None:
+    if got.shape != expected.shape:
+        text = f"expected shape {expected.shape}, got {got.shape}"
+        return Difference("wrong_shape", text)
+    if (expected.dtype == bool) != (got.dtype == bool):
+        return Difference("wrong_dtype", _dtype_text(expected, got))
+    # A whole number for a single float (2 for 2.0) is fine; a whole array of them is a slip.
+    whole = expected.dtype.kind == "f" and got.dtype.kind in "iu" and expected.ndim > 0
+    if got.dtype.kind == "c" or whole:
+        return Difference("wrong_dtype", _dtype_text(expected, got))
+    close = _close(expected, got)
+    if close.all():
+        return None
+    place = tuple(int(i) for i in np.argwhere(~close)[0]) if close.ndim else ()
+    want, have = expected[place], got[place]
+    where = f"at [{', '.join(map(str, place))}] " if place else ""
+    text = f"{where}expected {_item(want)}, got {_item(have)}"
+    if _only_rounded(expected, got):
+        text = f"right to a few digits, but computed in {got.dtype} where the input is {expected.dtype}"
+        return Difference("wrong_dtype", text)
+    return Difference("nan" if np.isnan(have) and not np.isnan(want) else "different", text)
+
+
+def _close(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
+    if expected.dtype.kind != "f":
+        return np.asarray(expected == got)
+    tolerance = TOLERANCE.get(expected.dtype.itemsize, 1e-6)
+    with np.errstate(all="ignore"):
+        return np.isclose(got, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _only_rounded(expected: np.ndarray, got: np.ndarray) -> bool:
+    if got.dtype.kind != "f" or got.dtype.itemsize >= expected.dtype.itemsize:
+        return False
+    coarse = TOLERANCE.get(got.dtype.itemsize, 1e-5)
+    return bool(np.isclose(got, expected, rtol=10 * coarse, atol=10 * coarse, equal_nan=True).all())
+
+
+def _item(x) -> str:
+    return number(x, 6) if x.dtype.kind == "f" else str(x)
+
+
+def _dtype_text(expected: np.ndarray, got: np.ndarray) -> str:
+    return f"expected values of type {expected.dtype}, got {got.dtype}"
+
+
+def _type_text(expected: Any, value: Any) -> str:
+    want = f"{len(expected)} arrays" if isinstance(expected, tuple) else "an array"
+    if not isinstance(expected, tuple) and expected.ndim == 0:
+        want = "True or False" if expected.dtype == bool else "a number"
+    return f"expected {want}, got {_article(type(value).__name__)}"
+
+
+def _article(name: str) -> str:
+    return ("an " if name[0] in "aeiou" else "a ") + name

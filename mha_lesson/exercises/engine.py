@@ -1,0 +1,334 @@
+"""The checker: is the answer right, and if not, which known mistake is it?
+
+Every known mistake is runnable: the solution with one edit, or a function of its own. The
+learner's function runs on a few probes, and so does each mistake. A mistake is named only when
+its outputs equal the learner's on every probe, and no other's do. Two mistakes at once are
+named when exactly one pair explains every probe. Otherwise nothing is guessed: the message says
+what differs first.
+"""
+
+import ast
+import inspect
+import itertools
+import linecache
+import re
+import textwrap
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mha_lesson.exercises import calls
+from mha_lesson.exercises.calls import Outcome
+from mha_lesson.exercises.compare import Difference, NotPlain, difference, plain, same
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Arguments to try a function on, and words that say what is special about them."""
+
+    args: tuple
+    note: str
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong answer we know: one edit of the solution (`old` becomes `new`), or a `function`.
+
+    say: first what is right about it, then the one thing to change.
+    """
+
+    name: str
+    say: str
+    old: str = ""
+    new: str = ""
+    function: Callable | None = None
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An answer that the judge of an exercise could not read, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `check` found. Shows itself as text and as Markdown; never changes between machines."""
+
+    id: str
+    status: str  # "not attempted", "correct" or "incorrect"
+    mistake: str | None
+    message: str
+
+    def __repr__(self) -> str:
+        lines = [f"{self.id}: {self.status}", *self.message.split("\n")]
+        return "\n".join(textwrap.fill(line, 92) if line else "" for line in lines)
+
+    def _repr_markdown_(self) -> str:
+        mark = {"correct": "✅", "incorrect": "🔎"}.get(self.status, "✏️")
+        body = self.message.replace("\n", "  \n")
+        return f"{mark} **{self.id}: {self.status}**\n\n{body}"
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise with everything that checks and teaches it.
+
+    signature   what the learner writes, e.g. "scores(q, k)"
+    solution    the package's own function: one copy, shown by `solution(id)`
+    probes      makes the probes (called once, when first needed)
+    forms       other right answers: tests prove that none of them is flagged
+    judge       where many answers are right: turns an answer into what is compared
+    """
+
+    id: str
+    signature: str
+    solution: Callable
+    probes: Callable[[], list[Probe]]
+    mistakes: tuple[Mistake, ...]
+    forms: dict[str, Callable]
+    hints: tuple[str, ...]
+    well_done: str
+    judge: Callable[[Any], Any] | None = field(default=None)
+
+    @cached_property
+    def probe_list(self) -> list[Probe]:
+        return self.probes()
+
+    @cached_property
+    def source(self) -> str:
+        """The solution's source without its docstring: the text that mistakes edit."""
+        return _without_docstring(textwrap.dedent(inspect.getsource(self.solution)))
+
+    @property
+    def parameters(self) -> list[str]:
+        return re.search(r"\((.*)\)", self.signature).group(1).replace(" ", "").split(",")
+
+    def variant(self, *mistakes: Mistake) -> Callable | None:
+        """The solution with the edits of these mistakes; None if they cannot be combined."""
+        if len(mistakes) == 1 and mistakes[0].function:
+            return mistakes[0].function
+        source = self.source
+        for m in mistakes:
+            if m.function or source.count(m.old) != 1:
+                return None
+            source = source.replace(m.old, m.new)
+        namespace = {"np": np, **inspect.unwrap(self.solution).__globals__}
+        exec(compile(source, f"<{self.id}>", "exec"), namespace)
+        return namespace[self.solution.__name__]
+
+    @cached_property
+    def expected(self) -> list[Outcome]:
+        return self._judged(self._run(self.solution, seconds=None))
+
+    @cached_property
+    def mistake_outcomes(self) -> dict[str, list[Outcome]]:
+        return {
+            m.name: self._judged(self._run(self.variant(m), seconds=None)) for m in self.mistakes
+        }
+
+    def diagnose(self, function: Any) -> Result:
+        """Run the learner's function on the probes and say what was found."""
+        found = self._bad_call(function)
+        if found:
+            return found
+        outcomes = self._run(function, calls.SECONDS)
+        if isinstance(outcomes[0].error, NotImplementedError):
+            return self._result("not attempted", None, self._invitation())
+        judged = self._judged(outcomes)
+        differences = [
+            _outcome_difference(want, have)
+            for want, have in zip(self.expected, judged, strict=True)
+        ]
+        if not any(differences):
+            changed = self._changed(outcomes)
+            return changed or self._result("correct", None, self.well_done)
+        return (
+            self._known(judged) or self._pair(judged) or self._unknown(function, judged, differences)
+        )
+
+    # -- one step of the diagnosis each -------------------------------------------------
+
+    def _run(self, function: Callable, seconds: float | None) -> list[Outcome]:
+        return calls.call_all(function, [p.args for p in self.probe_list], seconds)
+
+    def _judged(self, outcomes: list[Outcome]) -> list[Outcome]:
+        if self.judge is None:
+            return outcomes
+        return [_apply(self.judge, probe, o) for probe, o in zip(self.probe_list, outcomes, strict=True)]
+
+    def _bad_call(self, function: Any) -> Result | None:
+        name = self.signature.split("(")[0]
+        if not callable(function):
+            return self._wrong(
+                "not_a_function",
+                f"This is {_kind(function)}, not a function. Pass the function itself, without "
+                f'brackets behind its name: check("{self.id}", {name}).',
+            )
+        try:
+            signature = inspect.signature(function)
+        except (ValueError, TypeError):  # some built-in functions have none
+            return None
+        try:
+            signature.bind(*self.parameters)
+        except TypeError:
+            n, got = len(self.parameters), f"({', '.join(signature.parameters)})"
+            return self._wrong(
+                "parameters",
+                f"Your function takes {got}; it will be called with {n} "
+                f"argument{'s' * (n != 1)}, as {self.signature}.",
+            )
+        return None
+
+    def _known(self, judged: list[Outcome]) -> Result | None:
+        names = [n for n, known in self.mistake_outcomes.items() if _alike(known, judged)]
+        if len(names) != 1:
+            return None
+        mistake = next(m for m in self.mistakes if m.name == names[0])
+        return self._wrong(mistake.name, mistake.say)
+
+    def _pair(self, judged: list[Outcome]) -> Result | None:
+        pairs = []
+        for pair in itertools.combinations(self.mistakes, 2):
+            variant = self.variant(*pair)
+            if variant and _alike(self._judged(self._run(variant, None)), judged):
+                pairs.append(pair)
+        if len(pairs) != 1:
+            return None
+        first, second = pairs[0]
+        return self._wrong(
+            f"{first.name}+{second.name}",
+            f"Two things at once explain every probe.\n1. {first.say}\n2. {second.say}",
+        )
+
+    def _changed(self, outcomes: list[Outcome]) -> Result | None:
+        for outcome in outcomes:
+            if outcome.changed:
+                name = self.parameters[outcome.changed[0]]
+                return self._wrong(
+                    "changes_input",
+                    f"The result is right. But the function writes into its argument {name}, and the "
+                    f"caller's array is changed behind their back. Work on a new array, for example "
+                    f"`{name} = {name}.copy()`.",
+                )
+        return None
+
+    def _unknown(
+        self, function: Callable, judged: list[Outcome], differences: list[Difference | None]
+    ) -> Result:
+        """No known mistake: say which probe differs first, and how."""
+        i = next(i for i, d in enumerate(differences) if d)
+        outcome, found = judged[i], differences[i]
+        right = f"{i} of {len(differences)} probes are right. " if i else ""
+        where = f"Probe {i + 1} ({self.probe_list[i].note}): "
+        if outcome.stopped:
+            text = (
+                f"still running after {calls.SECONDS:.0f} seconds, so it was stopped. Look for a "
+                f"loop whose condition never becomes false. If the notebook stays slow, restart the kernel."
+            )
+            return self._wrong("endless", right + where + text)
+        if outcome.error is not None:
+            return self._wrong("raises", right + where + _error_text(function, outcome.error))
+        if outcome.value is None and outcome.printed:
+            text = "the function prints its result and returns nothing. Use `return` in place of `print`."
+            return self._wrong("prints", right + where + text)
+        if outcome.value is None:
+            text = "the function returns None. Is there a `return` at its end, on every path?"
+            return self._wrong("returns_none", right + where + text)
+        return self._wrong(found.kind, f"{right}{where}{found.text}. {_ADVICE[found.kind]}")
+
+    def _invitation(self) -> str:
+        return (
+            f"Write {self.signature} in the cell above this line, then run the cell again. "
+            f'Stuck? hint("{self.id}")'
+        )
+
+    def _wrong(self, mistake: str, message: str) -> Result:
+        return self._result("incorrect", mistake, message)
+
+    def _result(self, status: str, mistake: str | None, message: str) -> Result:
+        return Result(self.id, status, mistake, message)
+
+
+_ADVICE = {
+    "wrong_type": "An array, a tensor or a nested list of numbers is fine.",
+    "wrong_shape": "Write the shape of each intermediate result beside its line, then compare.",
+    "wrong_dtype": "The numbers may look right, but the next step computes something else with them.",
+    "nan": "Look for 0/0, inf - inf, or the logarithm of 0.",
+    "different": "Work this one number out by hand, then print each step.",
+}
+
+
+def _outcome_difference(expected: Outcome, got: Outcome) -> Difference | None:
+    if got.stopped or got.error is not None or got.value is None:
+        return Difference("no_value", "")
+    if isinstance(got.value, Unreadable):
+        return Difference("wrong_type", got.value.why)
+    return difference(plain(expected.value), got.value)
+
+
+def _alike(known: list[Outcome], got: list[Outcome]) -> bool:
+    """Do the outcomes of a known mistake explain the learner's, on every probe?"""
+    if all(o.value is None for o in got):  # errors alone name nothing
+        return False
+    return all(_same_outcome(k, g) for k, g in zip(known, got, strict=True))
+
+
+def _same_outcome(known: Outcome, got: Outcome) -> bool:
+    if got.stopped or known.stopped:
+        return False
+    if known.error is not None or got.error is not None:
+        return type(known.error) is type(got.error)
+    try:
+        k, g = plain(known.value), plain(got.value)
+    except NotPlain:
+        return False
+    if isinstance(k, tuple) and not isinstance(g, tuple) and g.ndim and len(g) == len(k):
+        g = tuple(g)
+    return same(k, g)
+
+
+def _apply(judge: Callable, probe: Probe, outcome: Outcome) -> Outcome:
+    """What the judge sees in an answer. An answer it cannot read stays as it is."""
+    if outcome.error is not None or outcome.stopped or outcome.value is None:
+        return outcome
+    try:
+        value = judge(probe, plain(outcome.value))
+    except Exception as error:  # the answer has no shape that the judge understands
+        value = Unreadable(str(error))
+    return Outcome(value=value, printed=outcome.printed, changed=outcome.changed)
+
+
+def _without_docstring(source: str) -> str:
+    tree = ast.parse(source)
+    body = tree.body[0].body
+    if isinstance(body[0], ast.Expr) and isinstance(getattr(body[0], "value", None), ast.Constant):
+        lines = source.split("\n")
+        source = "\n".join(lines[: body[0].lineno - 1] + lines[body[0].end_lineno :])
+    return source
+
+
+def _error_text(function: Callable, error: BaseException) -> str:
+    """Which error, at which of the learner's lines. No file names and no addresses."""
+    said = re.sub(r"0x[0-9a-fA-F]+", "0x…", str(error)).split("\n")[0]
+    text = f"it raises {type(error).__name__}: {said}" if said else f"it raises {type(error).__name__}"
+    code = getattr(function, "__code__", None)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if code is not None and frame.filename == code.co_filename:
+            line = linecache.getline(frame.filename, frame.lineno).strip()
+            if line:
+                text += f"\nIt happens in this line: `{line}`"
+            break
+    return text
+
+
+def _kind(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    name = type(value).__name__
+    if shape is not None and name != "type":
+        return f"an array of shape {tuple(shape)}"
+    return f"a value of type {name}"

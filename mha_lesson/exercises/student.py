@@ -1,0 +1,125 @@
+"""The five words a learner uses: check, hint, solution, adopt, status."""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mha_lesson.exercises import (
+    lesson_00,
+    lesson_01,
+    lesson_02,
+    lesson_03,
+    lesson_04,
+    lesson_05,
+    lesson_06,
+    progress,
+)
+from mha_lesson.exercises.engine import Exercise, Result
+
+_LESSONS = (lesson_00, lesson_01, lesson_02, lesson_03, lesson_04, lesson_05, lesson_06)
+REGISTRY: dict[str, Exercise] = {e.id: e for lesson in _LESSONS for e in lesson.EXERCISES}
+
+_sitting: dict[str, str] = {}  # best status in this kernel, also when no file is kept
+_hints_given: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Note:
+    """Text that shows itself in a notebook."""
+
+    text: str
+    markdown: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown
+
+
+def check(id: str, function: Any = None) -> Result:
+    """Is the function right? Never raises: whatever the answer is, a Result comes back."""
+    exercise = REGISTRY.get(id) if isinstance(id, str) else None
+    if exercise is None:
+        return Result(str(id), "incorrect", "unknown_id", _unknown(id))
+    result = _diagnose(exercise, function)
+    _record(result)
+    return result
+
+
+def hint(id: str) -> Note:
+    """One hint, a deeper one at each call."""
+    exercise = REGISTRY.get(id)
+    if exercise is None:
+        return Note(_unknown(id), _unknown(id))
+    n = _hints_given.get(id, 0)
+    _hints_given[id] = n + 1
+    n = min(n, len(exercise.hints) - 1)
+    text = f"{id}, hint {n + 1} of {len(exercise.hints)}: {exercise.hints[n]}"
+    if n == len(exercise.hints) - 1:
+        text += f' That was the last hint; solution("{id}") shows one way to write it.'
+    return Note(text, f"💡 {text}")
+
+
+def solution(id: str) -> Note:
+    """The source of the course's own function: the one that the package uses."""
+    exercise = REGISTRY.get(id)
+    if exercise is None:
+        return Note(_unknown(id), _unknown(id))
+    source = inspect.getsource(exercise.solution).rstrip()
+    return Note(source, f"```python\n{source}\n```")
+
+
+def adopt(id: str, function: Callable) -> Callable:
+    """Your function if it is right, the course's own otherwise. Says which."""
+    exercise = REGISTRY.get(id)
+    if exercise is None:
+        raise KeyError(_unknown(id))
+    if _diagnose(exercise, function).status == "correct":
+        print(f"{id}: from here on your own function is used.")
+        return function
+    print(f"{id}: until yours is right, the course's own function is used.")
+    return exercise.solution
+
+
+def status(lesson: str = "") -> Note:
+    """What is solved, of all exercises or of one lesson: status("03")."""
+    record = progress.load()
+    ids = [i for i in REGISTRY if i.startswith(str(lesson))]
+    solved = [i for i in ids if "correct" in (_sitting.get(i), record.get(i, {}).get("status"))]
+    tried = [i for i in ids if i not in solved and (i in _sitting or i in record)]
+    text = f"{len(solved)} of {len(ids)} exercises solved"
+    text += f" in lesson {lesson}." if lesson else "."
+    rows = [f"{'x' if i in solved else '~' if i in tried else ' '}  {i}" for i in ids]
+    body = "\n".join(f"- {'✅' if i in solved else '🔎' if i in tried else '◻️'} {i}" for i in ids)
+    return Note("\n".join([text, *rows]), f"**{text}**\n\n{body}")
+
+
+def _diagnose(exercise: Exercise, function: Any) -> Result:
+    """Last resort: an answer so odd that reading it fails is a wrong answer, not a crash."""
+    try:
+        return exercise.diagnose(function)
+    except Exception as error:
+        text = f"The answer could not be read ({type(error).__name__}). Return a plain NumPy array."
+        return Result(exercise.id, "incorrect", "unreadable", text)
+
+
+def _record(result: Result) -> None:
+    if result.status == "not attempted":
+        return
+    if _sitting.get(result.id) != "correct":
+        _sitting[result.id] = result.status
+    record = progress.load()
+    entry = record.setdefault(result.id, {"status": result.status, "attempts": 0})
+    entry["attempts"] = int(entry.get("attempts", 0)) + 1
+    if entry.get("status") != "correct":  # solved stays solved
+        entry["status"] = result.status
+    progress.save(record)
+
+
+def _unknown(id: Any) -> str:
+    close = difflib.get_close_matches(str(id), REGISTRY, n=3, cutoff=0.4)
+    text = f"There is no exercise {id!r}."
+    return text + (f" Did you mean {' or '.join(close)}?" if close else " status() lists them all.")
