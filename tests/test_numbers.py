@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mha_lesson.show.numbers import number, show, table
+from mha_lesson.show.numbers import number, say, table
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_wrong_names_are_named():
         table(np.zeros((1, 2, 2)))
 
 
-def test_show_prints_each_rank(capsys):
-    show("loss", 0.12345)
-    show("row", [1.0, -0.00001])
-    show("m", np.eye(2), decimals=1)
-    show("t", np.ones((1, 2, 1, 1)), decimals=1)
-    show("name", "she")
+def test_say_prints_each_rank(capsys):
+    say("loss", 0.12345)
+    say("row", [1.0, -0.00001])
+    say("m", np.eye(2), decimals=1)
+    say("t", np.ones((1, 2, 1, 1)), decimals=1)
+    say("name", "she")
     assert capsys.readouterr().out == (
         "loss: 0.1235\nrow: [1.0000 0.0000]\nm, shape (2, 2):\n1.0  0.0\n0.0  1.0\n"
         "t, shape (1, 2, 1, 1):\n[0, 0]\n1.0\n[0, 1]\n1.0\nname: she\n"

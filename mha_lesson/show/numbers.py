@@ -4,7 +4,7 @@ Sums run in another order on another processor, so the last digits of a float di
 output is compared with a fresh one character by character. Therefore everything is turned into
 float64 and rounded to a few decimals, and a rounded minus zero loses its sign.
 
-    show("weights", weights)            one labelled block
+    say("weights", weights)             one labelled block
     print(number(0.5))                  0.5000
     print(table(weights, rows, columns))
 """
@@ -53,7 +53,7 @@ def table(array, rows=None, columns=None, decimals: int = 3) -> str:
     return "\n".join(line.rstrip() for line in text)
 
 
-def show(label: str, value, decimals: int = DECIMALS) -> None:
+def say(label: str, value, decimals: int = DECIMALS) -> None:
     """Print a label and a value: a number on one line, a vector on one, a matrix on several."""
     array = np.asarray(value)
     if array.ndim == 0 and array.dtype.kind in "OUS":
