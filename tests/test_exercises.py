@@ -1,5 +1,6 @@
 """The registry of exercises: every mistake under its own name, every right form accepted."""
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -12,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mha_lesson.exercises import REGISTRY, adopt, check, hint, progress, solution, status, student
-from mha_lesson.exercises import calls
+from mha_lesson.exercises import REGISTRY, adopt, calls, check, hint, progress, solution, status, student
 from mha_lesson.exercises.compare import difference, plain
 from mha_lesson.exercises.probes import wave
 
@@ -29,10 +29,8 @@ def named(pairs):
 @pytest.fixture(scope="session", autouse=True)
 def _torch_loaded():
     """Imported before the clock of any answer runs."""
-    try:
+    with contextlib.suppress(ImportError):
         import torch  # noqa: F401
-    except ImportError:
-        pass
 
 
 # -- the registry ---------------------------------------------------------------------------
@@ -156,10 +154,8 @@ def loops(q, k):
 
 def stubborn(q, k):
     while True:
-        try:
+        with contextlib.suppress(BaseException):
             time.sleep(0.01)
-        except:  # noqa: E722
-            pass
 
 
 def writes(q, k):
@@ -373,7 +369,7 @@ def test_progress_is_kept_and_solved_stays_solved(record, monkeypatch):
     monkeypatch.setattr(student, "_sitting", {})  # the next day
     assert "1 of 3 exercises solved in lesson 03" in status("03").text
     assert "x  03.scores" in status().text
-    assert os.listdir(record.parent) == ["progress.json"]
+    assert [file.name for file in record.parent.iterdir()] == ["progress.json"]
 
 
 def test_an_unreadable_record_is_put_aside_not_lost(record):
@@ -397,6 +393,9 @@ def test_the_null_device_switches_the_record_off(monkeypatch):
 
 
 def test_the_exercises_import_neither_torch_nor_matplotlib():
-    code = "import sys, mha_lesson.exercises as e; e.check('03.scores', lambda q, k: q); print({'torch', 'matplotlib'} & set(sys.modules))"
+    code = (
+        "import sys, mha_lesson.exercises as e; e.check('03.scores', lambda q, k: q); "
+        "print({'torch', 'matplotlib'} & set(sys.modules))"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"

@@ -78,7 +78,8 @@ LOOKUP = Exercise(
         ),
         Mistake(
             "no_exp",
-            "Dividing by the sum is right. But the matches themselves can be negative: take np.exp of them first.",
+            "Dividing by the sum is right. But the matches themselves can be negative: take np.exp of them "
+            "first.",
             "np.exp(match - match.max())", "match",
         ),
         Mistake(
@@ -88,12 +89,14 @@ LOOKUP = Exercise(
         ),
         Mistake(
             "mixes_keys",
-            "The shares are right. But you mix the keys with them; what is handed over are the values: share @ values.",
+            "The shares are right. But you mix the keys with them; what is handed over are the values: share "
+            "@ values.",
             "share @ values", "share @ keys",
         ),
         Mistake(
             "returns_shares",
-            "The shares are right, and they add up to 1. One step is left: mix the values with them, share @ values.",
+            "The shares are right, and they add up to 1. One step is left: mix the values with them, share @ "
+            "values.",
             "share @ values", "share",
         ),
         Mistake(
@@ -104,7 +107,8 @@ LOOKUP = Exercise(
         ),
         Mistake(
             "distance",
-            "Turning a comparison into shares is right. But you compare by distance; attention compares by dot product.",
+            "Turning a comparison into shares is right. But you compare by distance; attention compares by "
+            "dot product.",
             function=lambda query, keys, values: _share(-((keys - query) ** 2).sum(-1)) @ values,
         ),
     ),

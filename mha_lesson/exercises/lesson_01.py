@@ -36,7 +36,8 @@ EMBED = Exercise(
         ),
         Mistake(
             "vocabulary_width",
-            "Look-up and square root are right. But you took the number of tokens, table.shape[0]; the width is "
+            "Look-up and square root are right. But you took the number of tokens, table.shape[0]; the width "
+            "is "
             "table.shape[1].",
             "table.shape[1]", "table.shape[0]",
         ),
@@ -52,7 +53,8 @@ EMBED = Exercise(
         ),
         Mistake(
             "bag_of_words",
-            "Look-up and scaling are right. But you averaged over the tokens; attention needs one vector for each.",
+            "Look-up and scaling are right. But you averaged over the tokens; attention needs one vector for "
+            "each.",
             "lookup(ids, table) * math.sqrt(d_model)", "(lookup(ids, table) * math.sqrt(d_model)).mean(axis=-2)",
         ),
         Mistake(
@@ -126,30 +128,36 @@ POSITIONS = Exercise(
     mistakes=(
         Mistake(
             "exponent_twice",
-            "Sine and cosine alternate as they should. But sine and cosine of one pair must share a frequency, and "
-            "your exponent counts the 2 twice: with a loop index that steps by 2 the exponent is i/d, not 2i/d.",
+            "Sine and cosine alternate as they should. But sine and cosine of one pair must share a "
+            "frequency, and "
+            "your exponent counts the 2 twice: with a loop index that steps by 2 the exponent is i/d, not "
+            "2i/d.",
             "pair = np.arange(d) // 2", "pair = np.arange(d)",
         ),
         Mistake(
             "own_frequency",
-            "Columns alternate, and frequencies fall, as they should. But each column has a frequency of its own; "
+            "Columns alternate, and frequencies fall, as they should. But each column has a frequency of its "
+            "own; "
             "columns 2i and 2i+1 must share one: use i = column // 2.",
             "np.arange(d) // 2", "np.arange(d) / 2",
         ),
         Mistake(
             "blocks",
-            "A valid encoding, in another column order: all sines, then all cosines. The text interleaves: even "
+            "A valid encoding, in another column order: all sines, then all cosines. The text interleaves: "
+            "even "
             "columns sine, odd columns cosine.",
             function=_positions_by_blocks,
         ),
         Mistake(
             "swapped",
-            "The angles are right. But cosine stands in the even columns; sine belongs there, cosine in the odd ones.",
+            "The angles are right. But cosine stands in the even columns; sine belongs there, cosine in the "
+            "odd ones.",
             function=lambda n, d: sinusoidal_positions(n, d).reshape(n, -1, 2)[..., ::-1].reshape(n, d),
         ),
         Mistake(
             "only_sine",
-            "The even columns are right. The odd ones need the cosine; with sine alone nearby places look alike.",
+            "The even columns are right. The odd ones need the cosine; with sine alone nearby places look "
+            "alike.",
             "np.cos", "np.sin",
         ),
         Mistake(
@@ -164,7 +172,8 @@ POSITIONS = Exercise(
         ),
         Mistake(
             "no_width",
-            "The pairs are right. But the exponent is 2i divided by d: without d the frequencies fall far too fast.",
+            "The pairs are right. But the exponent is 2i divided by d: without d the frequencies fall far "
+            "too fast.",
             "(2 * pair / d)", "(2 * pair)",
         ),
         Mistake(
@@ -215,19 +224,22 @@ ROTARY = Exercise(
     mistakes=(
         Mistake(
             "halves",
-            "A true rotation, and lengths are kept. But you rotate channel i with i + d/2 (the 'half' layout). The text "
+            "A true rotation, and lengths are kept. But you rotate channel i with i + d/2 (the 'half' "
+            "layout). The text "
             "pairs neighbours; both work, but weights and code must agree.",
             function=_halves,
         ),
         Mistake(
             "mixed_layout",
-            "The angles are right for neighbouring pairs. But you rotate halves with them: that is no rotation, "
+            "The angles are right for neighbouring pairs. But you rotate halves with them: that is no "
+            "rotation, "
             "lengths change. Take one layout for both; here neighbours (0,1), (2,3).",
             function=_mixed_layout,
         ),
         Mistake(
             "backwards",
-            "The pairs and the angles are right. But you turn the other way round: (a cos - b sin, a sin + b cos).",
+            "The pairs and the angles are right. But you turn the other way round: (a cos - b sin, a sin + b "
+            "cos).",
             "np.outer(pos, base", "-np.outer(pos, base",
         ),
         Mistake(
@@ -237,17 +249,20 @@ ROTARY = Exercise(
         ),
         Mistake(
             "ignores_pos",
-            "The rotation is right. But you count the rows 0, 1, 2, ... yourself; use the positions that come in pos.",
+            "The rotation is right. But you count the rows 0, 1, 2, ... yourself; use the positions that "
+            "come in pos.",
             "np.outer(pos,", "np.outer(np.arange(x.shape[-2]),",
         ),
         Mistake(
             "exponent_half",
-            "The rotation is right. But the exponent of pair i is 2i/d; yours is i/d, so the pairs turn too fast.",
+            "The rotation is right. But the exponent of pair i is 2i/d; yours is i/d, so the pairs turn too "
+            "fast.",
             "np.arange(0, d_head, 2) / d_head", "np.arange(0, d_head, 2) / 2 / d_head",
         ),
         Mistake(
             "uses_turned",
-            "The first channel of each pair is right. But the second uses the first one *after* its turn; keep the old "
+            "The first channel of each pair is right. But the second uses the first one *after* its turn; "
+            "keep the old "
             "value until both are computed.",
             "x[..., 0::2] * sin + x[..., 1::2] * cos", "turned[..., 0::2] * sin + x[..., 1::2] * cos",
         ),
@@ -268,7 +283,8 @@ ROTARY = Exercise(
     hints=(
         "The angles are an array (L, d/2): np.outer(pos, 100.0 ** (-np.arange(0, d, 2) / d)).",
         "x[..., 0::2] are the first channels of all pairs, x[..., 1::2] the second ones.",
-        "New first = first * cos - second * sin. New second = first * sin + second * cos. Keep the old ones until then.",
+        "New first = first * cos - second * sin. New second = first * sin + second * cos. Keep the old ones "
+        "until then.",
     ),
     well_done="Lengths stay, and a score of two turned vectors depends on their distance alone.",
 )  # fmt: skip
@@ -293,7 +309,8 @@ ADD_POSITIONS = Exercise(
     mistakes=(
         Mistake(
             "batch_axis",
-            "Adding is right, and the shape does not show the fault. But the rows run along the batch: each *sequence* "
+            "Adding is right, and the shape does not show the fault. But the rows run along the batch: each "
+            "*sequence* "
             "got a vector, and all its words the same one. Take positions[:L], with L = x.shape[1].",
             "x + positions[:L]", "x + positions[: x.shape[0]][:, None]",
         ),
@@ -315,7 +332,8 @@ ADD_POSITIONS = Exercise(
         ),
         Mistake(
             "side_by_side",
-            "The right rows go to the right words. But you laid them beside the words; add them, and the width stays E.",
+            "The right rows go to the right words. But you laid them beside the words; add them, and the "
+            "width stays E.",
             function=lambda x, positions: np.concatenate(
                 [x, np.broadcast_to(positions[: x.shape[1]], x.shape)], axis=-1
             ),

@@ -20,13 +20,15 @@ QKV = Exercise(
     mistakes=(
         Mistake(
             "weights_transposed",
-            "Each role has its own matrix, good. But you multiplied by W.T. nn.Linear stores (out, in) and uses x @ W.T; "
+            "Each role has its own matrix, good. But you multiplied by W.T. nn.Linear stores (out, in) and "
+            "uses x @ W.T; "
             "here W is (in, out), so x @ W.",
             function=lambda x, w_q, w_k, w_v: (x @ w_q.T, x @ w_k.T, x @ w_v.T),
         ),
         Mistake(
             "tied_query_key",
-            "The query and the value are right. But query and key use the same weights, so the score matrix is forced to "
+            "The query and the value are right. But query and key use the same weights, so the score matrix "
+            "is forced to "
             "be symmetric: 'i looks at j' = 'j looks at i'. The key needs w_k.",
             "project(x, w_k)", "project(x, w_q)",
         ),
@@ -47,12 +49,14 @@ QKV = Exercise(
         ),
         Mistake(
             "order",
-            "All three products are right. But they come back as query, value, key; the order is query, key, value.",
+            "All three products are right. But they come back as query, value, key; the order is query, key, "
+            "value.",
             "project(x, w_k), project(x, w_v)", "project(x, w_v), project(x, w_k)",
         ),
         Mistake(
             "value_from_key",
-            "Query and key are right. But the value uses w_k as well; what a word offers and what it hands over "
+            "Query and key are right. But the value uses w_k as well; what a word offers and what it hands "
+            "over "
             "are two things: x @ w_v.",
             "project(x, w_v)", "project(x, w_k)",
         ),
@@ -63,18 +67,21 @@ QKV = Exercise(
         ),
         Mistake(
             "all_the_same",
-            "x @ w is the right product. But all three roles use w_q; then nothing tells looking from being found.",
+            "x @ w is the right product. But all three roles use w_q; then nothing tells looking from being "
+            "found.",
             function=lambda x, w_q, w_k, w_v: (x @ w_q, x @ w_q, x @ w_q),
         ),
         Mistake(
             "already_scaled",
-            "The projections are right. But the query is already divided by sqrt(d); that comes with the scores, in "
+            "The projections are right. But the query is already divided by sqrt(d); that comes with the "
+            "scores, in "
             "lesson 03.",
             "project(x, w_q)", "project(x, w_q) / w_q.shape[1] ** 0.5",
         ),
         Mistake(
             "weights_first",
-            "The right pairs are multiplied. But w @ x works on the words, not on the features: put x first, x @ w.",
+            "The right pairs are multiplied. But w @ x works on the words, not on the features: put x first, "
+            "x @ w.",
             function=lambda x, w_q, w_k, w_v: (w_q @ x, w_k @ x, w_v @ x),
         ),
     ),
@@ -118,13 +125,15 @@ PREVIOUS = Exercise(
     mistakes=(
         Mistake(
             "next_word",
-            "Each word finds a neighbour, so query and key fit together. But it is the next word: the 1 of row i belongs "
+            "Each word finds a neighbour, so query and key fit together. But it is the next word: the 1 of "
+            "row i belongs "
             "in column i - 1, np.eye(n, k=-1).",
             "k=-1", "k=1",
         ),
         Mistake(
             "itself",
-            "Each word finds exactly one word. But it finds itself: shift one of the two matrices by one place.",
+            "Each word finds exactly one word. But it finds itself: shift one of the two matrices by one "
+            "place.",
             "np.eye(n, k=-1)", "np.eye(n)",
         ),
         Mistake(

@@ -21,61 +21,72 @@ SCORES = Exercise(
     mistakes=(
         Mistake(
             "no_scale",
-            "Dot products are right but not divided by sqrt(d): their spread grows with d and softmax saturates.",
+            "Dot products are right but not divided by sqrt(d): their spread grows with d and softmax "
+            "saturates.",
             " / math.sqrt(d_head)", "",
         ),
         Mistake(
             "by_d",
-            "Dot products are right, and they are made smaller. But you divided by d. The standard deviation of the dot "
+            "Dot products are right, and they are made smaller. But you divided by d. The standard deviation "
+            "of the dot "
             "product is sqrt(d), so divide by sqrt(d).",
             "math.sqrt(d_head)", "d_head",
         ),
         Mistake(
             "by_d_model",
-            "The form is right. But you scaled with the whole model width. Each head has only d = d_model / H features: "
+            "The form is right. But you scaled with the whole model width. Each head has only d = d_model / "
+            "H features: "
             "use sqrt(d), with d = q.shape[-1].",
             function=lambda q, k: q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[0] * q.shape[-1]),
         ),
         Mistake(
             "transposed",
-            "Products and scale are right. But rows must belong to queries and columns to keys: q @ k^T. You have the "
+            "Products and scale are right. But rows must belong to queries and columns to keys: q @ k^T. You "
+            "have the "
             "transpose.",
             "query @ key.swapaxes(-1, -2)", "key @ query.swapaxes(-1, -2)",
         ),
         Mistake(
             "by_heads",
-            "Dot products are right. But you scaled by sqrt(number of heads); it should be the head width, q.shape[-1].",
+            "Dot products are right. But you scaled by sqrt(number of heads); it should be the head width, "
+            "q.shape[-1].",
             "math.sqrt(d_head)", "math.sqrt(query.shape[0])",
         ),
         Mistake(
             "by_keys",
-            "Dot products are right. But you scaled by sqrt(number of keys); it should be the width, q.shape[-1].",
+            "Dot products are right. But you scaled by sqrt(number of keys); it should be the width, "
+            "q.shape[-1].",
             "math.sqrt(d_head)", "math.sqrt(key.shape[-2])",
         ),
         Mistake(
             "by_queries",
-            "Dot products are right. But you scaled by sqrt(number of queries); it should be the width, q.shape[-1].",
+            "Dot products are right. But you scaled by sqrt(number of queries); it should be the width, "
+            "q.shape[-1].",
             "math.sqrt(d_head)", "math.sqrt(query.shape[-2])",
         ),
         Mistake(
             "multiplied",
-            "sqrt(d) is the right number. But you multiplied by it, which makes the spread larger still: divide.",
+            "sqrt(d) is the right number. But you multiplied by it, which makes the spread larger still: "
+            "divide.",
             "/ math.sqrt(d_head)", "* math.sqrt(d_head)",
         ),
         Mistake(
             "fourth_root",
-            "The fourth root of d is right if it goes into q and into k. You used it once: divide by sqrt(d) in all.",
+            "The fourth root of d is right if it goes into q and into k. You used it once: divide by sqrt(d) "
+            "in all.",
             "math.sqrt(d_head)", "d_head**0.25",
         ),
         Mistake(
             "softmax_too",
-            "These are attention weights: the scores are right, and you went one step further. Leave softmax to lesson 05, "
+            "These are attention weights: the scores are right, and you went one step further. Leave softmax "
+            "to lesson 05, "
             "so that a mask can come in between.",
             function=lambda q, k: _softmax(attention_scores(q, k)),
         ),
         Mistake(
             "cosine",
-            "Every query meets every key, good. But you took the angle between them (cosine); attention keeps the lengths: "
+            "Every query meets every key, good. But you took the angle between them (cosine); attention "
+            "keeps the lengths: "
             "q @ k^T / sqrt(d).",
             function=lambda q, k: _unit(q) @ _unit(k).swapaxes(-1, -2),
         ),
@@ -124,17 +135,20 @@ VARIANCE = Exercise(
     mistakes=(
         Mistake(
             "standard_deviation",
-            "sqrt(d) is the standard deviation, and the scaled value is right. But the variance is asked for: its square, d.",
+            "sqrt(d) is the standard deviation, and the scaled value is right. But the variance is asked "
+            "for: its square, d.",
             "raw = float(d)", "raw = math.sqrt(d)",
         ),
         Mistake(
             "square_forgotten",
-            "The first number is right. But dividing numbers by c divides their variance by c², and sqrt(d)² = d.",
+            "The first number is right. But dividing numbers by c divides their variance by c², and sqrt(d)² "
+            "= d.",
             "math.sqrt(d) ** 2", "math.sqrt(d)",
         ),
         Mistake(
             "divided_by_d",
-            "The first number is right. But the scores are divided by sqrt(d), not by d; then the variance is divided by d.",
+            "The first number is right. But the scores are divided by sqrt(d), not by d; then the variance "
+            "is divided by d.",
             "math.sqrt(d) ** 2", "d**2",
         ),
         Mistake(
@@ -207,13 +221,15 @@ TEST_SCALED = Exercise(
     mistakes=(
         Mistake(
             "cannot_fail",
-            "It says True for every right version. But it says True for the wrong ones too, so it tests nothing: a shape, "
+            "It says True for every right version. But it says True for the wrong ones too, so it tests "
+            "nothing: a shape, "
             "or the winner of softmax on large scores, is the same without the scale. Compare a number.",
             function=lambda scores: True,
         ),
         Mistake(
             "always_false",
-            "It rejects every wrong version. But it rejects the right ones too. Work one score out by hand: for vectors "
+            "It rejects every wrong version. But it rejects the right ones too. Work one score out by hand: "
+            "for vectors "
             "of ones it is d / sqrt(d).",
             function=lambda scores: False,
         ),
@@ -224,13 +240,15 @@ TEST_SCALED = Exercise(
         ),
         Mistake(
             "not_only_small",
-            "It finds a missing scale. But it lets a version pass that scales too much: compare with the right number, "
+            "It finds a missing scale. But it lets a version pass that scales too much: compare with the "
+            "right number, "
             "not with a bound.",
             function=lambda scores: _two(scores, np.ones((1, 4)), np.ones((1, 4))) < 2.5,
         ),
         Mistake(
             "not_only_different",
-            "It finds a missing scale. But 'not equal to q @ k.T' is true of every other wrong scale too: compare with "
+            "It finds a missing scale. But 'not equal to q @ k.T' is true of every other wrong scale too: "
+            "compare with "
             "the right number.",
             function=lambda scores: _two(scores, np.ones((1, 4)), np.ones((1, 4))) != 4.0,
         ),
@@ -240,7 +258,9 @@ TEST_SCALED = Exercise(
         "against the formula": lambda scores: np.allclose(
             scores(wave(3, 5), wave(7, 5, step=0.9)), wave(3, 5) @ wave(7, 5, step=0.9).T / np.sqrt(5)
         ),
-        "by variance": lambda scores: 0.8 < np.var(scores(*np.random.default_rng(0).standard_normal((2, 300, 64)))) < 1.2,
+        "by variance": lambda scores: (
+            0.8 < np.var(scores(*np.random.default_rng(0).standard_normal((2, 300, 64)))) < 1.2
+        ),
         "nested lists": lambda scores: [is_scaled(scores)][0],
     },
     hints=(

@@ -20,18 +20,21 @@ CAUSAL = Exercise(
     mistakes=(
         Mistake(
             "future",
-            "A triangle of the right shape. But your mask keeps the future and hides the past: take the lower triangle.",
+            "A triangle of the right shape. But your mask keeps the future and hides the past: take the "
+            "lower triangle.",
             function=lambda L, S: np.triu(np.ones((L, S), bool)),
         ),
         Mistake(
             "inverted",
-            "The triangle has its edge in the right place. But True should mean 'may attend'; yours means 'blocked', as in "
+            "The triangle has its edge in the right place. But True should mean 'may attend'; yours means "
+            "'blocked', as in "
             "nn.MultiheadAttention. Turn it round: ~mask.",
             "key_place <= query_place", "key_place > query_place",
         ),
         Mistake(
             "not_itself",
-            "The past is seen and the future hidden. But each token must be able to see itself; your first row is empty. "
+            "The past is seen and the future hidden. But each token must be able to see itself; your first "
+            "row is empty. "
             "Include the diagonal.",
             "<=", "<",
         ),
@@ -42,7 +45,8 @@ CAUSAL = Exercise(
         ),
         Mistake(
             "shifted_other_way",
-            "Fine for square masks, and you shift for the others. But in the wrong direction: by S - L, not L - S.",
+            "Fine for square masks, and you shift for the others. But in the wrong direction: by S - L, not "
+            "L - S.",
             "+ (S - L)", "- (S - L)",
         ),
         Mistake(
@@ -76,7 +80,8 @@ CAUSAL = Exercise(
     },
     hints=(
         "Draw it for L = S = 3: which of the nine places may be True?",
-        "Compare a column of query places with a row of key places: np.arange(L)[:, None] and np.arange(S)[None, :].",
+        "Compare a column of query places with a row of key places: np.arange(L)[:, None] and "
+        "np.arange(S)[None, :].",
         "With S > L the first query does not stand at place 0 but at place S - L.",
     ),
     well_done="The last query sees all keys, also when there are more keys than queries.",
@@ -105,33 +110,39 @@ PADDING = Exercise(
         ),
         Mistake(
             "one_too_few",
-            "The form is right. But the last real token is cut off: place length - 1 still belongs to the sequence.",
+            "The form is right. But the last real token is cut off: place length - 1 still belongs to the "
+            "sequence.",
             "np.arange(S) < lengths", "np.arange(S) < -1 + lengths",
         ),
         Mistake(
             "padding_first",
-            "As many places are kept as there are tokens. But you keep the last ones; here the padding comes after the tokens.",
+            "As many places are kept as there are tokens. But you keep the last ones; here the padding comes "
+            "after the tokens.",
             "np.arange(S) < lengths", "np.arange(S)[::-1] < lengths",
         ),
         Mistake(
             "first_length_for_all",
-            "The first row is right. But every sequence got the length of the first: lengths[:, None] gives each its own.",
+            "The first row is right. But every sequence got the length of the first: lengths[:, None] gives "
+            "each its own.",
             "lengths[:, None]", "lengths[:1, None] + 0 * lengths[:, None]",
         ),
         Mistake(
             "swapped_axes",
-            "The comparison is right. But the shape is (B, S), one row for each sequence; yours is its transpose.",
+            "The comparison is right. But the shape is (B, S), one row for each sequence; yours is its "
+            "transpose.",
             "np.arange(S) < lengths[:, None]", "(np.arange(S) < lengths[:, None]).T",
         ),
         Mistake(
             "axes_too_early",
-            "The values are right, and these axes will be needed. But (B, S) is asked for here; the axes for heads and "
+            "The values are right, and these axes will be needed. But (B, S) is asked for here; the axes for "
+            "heads and "
             "queries come when masks are combined.",
             "np.arange(S) < lengths[:, None]", "(np.arange(S) < lengths[:, None])[:, None, None, :]",
         ),
         Mistake(
             "all_real",
-            "The shape is right. But no place is marked as padding: compare each place with the length of its sequence.",
+            "The shape is right. But no place is marked as padding: compare each place with the length of "
+            "its sequence.",
             "np.arange(S) < lengths[:, None]", "np.arange(S) < S + 0 * lengths[:, None]",
         ),
     ),
@@ -166,19 +177,22 @@ COMBINE = Exercise(
         ),
         Mistake(
             "queries_padded",
-            "& is right, and so is the shape. But the padding lies on the query axis; it is keys that must not be seen: "
+            "& is right, and so is the shape. But the padding lies on the query axis; it is keys that must "
+            "not be seen: "
             "padding[:, None, None, :].",
             "[:, None, None, :]", "[:, None, :, None]",
         ),
         Mistake(
             "batch_on_heads",
-            "& is right. But the sequences lie on the axis of the heads: with as many heads as sequences nothing would "
+            "& is right. But the sequences lie on the axis of the heads: with as many heads as sequences "
+            "nothing would "
             "warn you. padding[:, None, None, :].",
             "[:, None, None, :]", "[None, :, None, :]",
         ),
         Mistake(
             "no_head_axis",
-            "& is right, and each sequence meets its padding. But the scores have an axis for the heads: the result must be "
+            "& is right, and each sequence meets its padding. But the scores have an axis for the heads: the "
+            "result must be "
             "(B, 1, L, S), or sequence 1 would land on head 1.",
             "[:, None, None, :]", "[:, None, :]",
         ),
@@ -198,7 +212,8 @@ COMBINE = Exercise(
         ),
         Mistake(
             "inverted",
-            "The axes are right and both masks count. But the result says where NOT to look; here True means 'may attend'.",
+            "The axes are right and both masks count. But the result says where NOT to look; here True means "
+            "'may attend'.",
             function=lambda causal, padding: ~combine_masks(causal, padding),
         ),
         Mistake(
@@ -234,7 +249,8 @@ WINDOW = Exercise(
     mistakes=(
         Mistake(
             "one_too_wide",
-            "The band has the right form. But it is one key too wide: the token itself counts, so it sees width - 1 before it.",
+            "The band has the right form. But it is one key too wide: the token itself counts, so it sees "
+            "width - 1 before it.",
             "> query_place - width", ">= query_place - width",
         ),
         Mistake(
@@ -244,22 +260,26 @@ WINDOW = Exercise(
         ),
         Mistake(
             "both_sides",
-            "Far keys are hidden on both sides. But the keys after a token must be hidden too, near or far: a window is causal here.",
+            "Far keys are hidden on both sides. But the keys after a token must be hidden too, near or far: "
+            "a window is causal here.",
             "(key_place <= query_place)", "(key_place < query_place + width)",
         ),
         Mistake(
             "no_lower_edge",
-            "The future is hidden. But nothing is too far back yet: keys more than width - 1 before the query must be hidden.",
+            "The future is hidden. But nothing is too far back yet: keys more than width - 1 before the "
+            "query must be hidden.",
             "(key_place > query_place - width)", "(key_place > -1)",
         ),
         Mistake(
             "top_left",
-            "Right for square masks. With more keys than queries, the queries are the last tokens: shift by S - L.",
+            "Right for square masks. With more keys than queries, the queries are the last tokens: shift by "
+            "S - L.",
             " + (S - L)", "",
         ),
         Mistake(
             "blocks",
-            "Neighbours see each other and the future is hidden. But you cut the sequence into blocks; a window moves along "
+            "Neighbours see each other and the future is hidden. But you cut the sequence into blocks; a "
+            "window moves along "
             "with the query.",
             "(key_place > query_place - width)", "(key_place >= query_place // width * width)",
         ),
@@ -344,25 +364,29 @@ TEST_PADDING = Exercise(
     mistakes=(
         Mistake(
             "cannot_fail",
-            "It accepts every right version. But it accepts the wrong ones too: change what stands in the padding, and "
+            "It accepts every right version. But it accepts the wrong ones too: change what stands in the "
+            "padding, and "
             "compare the outputs of the real tokens before and after.",
             function=lambda attend: True,
         ),
         Mistake(
             "always_false",
-            "It rejects every wrong version. But it rejects right ones too. Outputs AT padded places may change, nobody uses "
+            "It rejects every wrong version. But it rejects right ones too. Outputs AT padded places may "
+            "change, nobody uses "
             "them: compare out[keep] alone.",
             function=lambda attend: False,
         ),
         Mistake(
             "all_rows",
-            "Changing the padding and comparing is right. But you compare the padded rows too, and nobody uses those: "
+            "Changing the padding and comparing is right. But you compare the padded rows too, and nobody "
+            "uses those: "
             "compare out[keep] alone.",
             function=_compare,
         ),
         Mistake(
             "first_row",
-            "Changing the padding and comparing is right. But you look at the first token alone, and a leak can sit in any: "
+            "Changing the padding and comparing is right. But you look at the first token alone, and a leak "
+            "can sit in any: "
             "compare all real tokens.",
             function=lambda attend: _compare(attend, rows=0),
         ),

@@ -20,13 +20,15 @@ SOFTMAX = Exercise(
     mistakes=(
         Mistake(
             "over_queries",
-            "Exponentials and shares are right. But columns sum to 1, rows do not. Each query (row) must share out its "
+            "Exponentials and shares are right. But columns sum to 1, rows do not. Each query (row) must "
+            "share out its "
             "attention over the keys: the last axis.",
-            function=lambda z: np.exp(z - z.max(0, keepdims=True)) / np.exp(z - z.max(0, keepdims=True)).sum(0, keepdims=True),
+            function=lambda z: np.moveaxis(softmax(np.moveaxis(z, 0, -1)), -1, 0),
         ),
         Mistake(
             "second_last_axis",
-            "Exponentials and shares are right. But you normalise over the queries (axis -2); the keys are the last axis.",
+            "Exponentials and shares are right. But you normalise over the queries (axis -2); the keys are "
+            "the last axis.",
             function=lambda z: softmax(z.swapaxes(-1, -2)).swapaxes(-1, -2),
         ),
         Mistake(
@@ -36,29 +38,34 @@ SOFTMAX = Exercise(
         ),
         Mistake(
             "no_max",
-            "Right for small scores. But e^1000 overflows. Subtract the row maximum first; the result does not change.",
+            "Right for small scores. But e^1000 overflows. Subtract the row maximum first; the result does "
+            "not change.",
             "z - z.max(axis=-1, keepdims=True)", "z",
         ),
         Mistake(
             "no_keepdims",
-            "The exponentials are right. But the row sums lost their axis and were matched to columns. Use keepdims=True; "
+            "The exponentials are right. But the row sums lost their axis and were matched to columns. Use "
+            "keepdims=True; "
             "square inputs hide this.",
             "e.sum(axis=-1, keepdims=True)", "e.sum(axis=-1)",
         ),
         Mistake(
             "one_maximum",
-            "Subtracting a maximum is the right idea. But with one maximum for the whole matrix, rows far below it become "
+            "Subtracting a maximum is the right idea. But with one maximum for the whole matrix, rows far "
+            "below it become "
             "0/0: take each row's own, axis=-1 with keepdims=True.",
             "z.max(axis=-1, keepdims=True)", "z.max()",
         ),
         Mistake(
             "no_exp",
-            "Dividing by the row sum is right. But the scores themselves can be negative or sum to 0: take np.exp first.",
+            "Dividing by the row sum is right. But the scores themselves can be negative or sum to 0: take "
+            "np.exp first.",
             function=lambda z: z / z.sum(-1, keepdims=True),
         ),
         Mistake(
             "not_normalised",
-            "The exponentials are right and cannot overflow. But the rows do not sum to 1: divide by the row sum.",
+            "The exponentials are right and cannot overflow. But the rows do not sum to 1: divide by the row "
+            "sum.",
             " / e.sum(axis=-1, keepdims=True)", "",
         ),
         Mistake(
@@ -78,7 +85,8 @@ SOFTMAX = Exercise(
         ),
         Mistake(
             "sigmoid",
-            "Every value lies between 0 and 1. But each was squashed alone (sigmoid); in a softmax the keys of a row compete.",
+            "Every value lies between 0 and 1. But each was squashed alone (sigmoid); in a softmax the keys "
+            "of a row compete.",
             function=lambda z: 1 / (1 + np.exp(-z)),
         ),
         Mistake(
@@ -91,7 +99,7 @@ SOFTMAX = Exercise(
         "log-sum-exp": lambda z: np.exp(
             z - (z.max(-1, keepdims=True) + np.log(np.exp(z - z.max(-1, keepdims=True)).sum(-1, keepdims=True)))
         ),
-        "np.apply_along_axis": lambda z: np.apply_along_axis(lambda r: np.exp(r - r.max()) / np.exp(r - r.max()).sum(), -1, z),
+        "np.apply_along_axis": lambda z: np.apply_along_axis(_plain, -1, z),
         "pairwise differences": lambda z: 1 / np.exp(z[..., None, :] - z[..., :, None]).sum(-1),
         **usual_forms(softmax),
     },
@@ -124,53 +132,62 @@ MASKED = Exercise(
     mistakes=(
         Mistake(
             "inverted",
-            "The form is right. But True should mean 'may attend' here; you hid the allowed keys. nn.MultiheadAttention's "
+            "The form is right. But True should mean 'may attend' here; you hid the allowed keys. "
+            "nn.MultiheadAttention's "
             "masks use the opposite sense, which is why this is easy to mix up.",
             "np.where(keep, z, -np.inf)", "np.where(keep, -np.inf, z)",
         ),
         Mistake(
             "score_zero",
-            "You mask before softmax, as it should be. But a score of 0 is not 'no attention': e^0 = 1. Use -inf so that "
+            "You mask before softmax, as it should be. But a score of 0 is not 'no attention': e^0 = 1. Use "
+            "-inf so that "
             "the weight becomes 0.",
             "np.where(keep, z, -np.inf)", "z * keep",
         ),
         Mistake(
             "mask_after",
-            "Zeros are placed well. But the row no longer sums to 1. Mask before softmax, or divide by the row sum again.",
+            "Zeros are placed well. But the row no longer sums to 1. Mask before softmax, or divide by the "
+            "row sum again.",
             function=lambda z, keep: softmax(z) * keep,
         ),
         Mistake(
             "added",
-            "You mask before softmax, as it should be. But you added the 0/1 mask; an additive mask must be 0 where "
+            "You mask before softmax, as it should be. But you added the 0/1 mask; an additive mask must be "
+            "0 where "
             "allowed and -inf where not.",
             function=lambda z, keep: softmax(z + keep),
         ),
         Mistake(
             "empty_row_nan",
-            "All rows with at least one key are right. A row with none is 0/0: decide what it should be (we return zeros, "
+            "All rows with at least one key are right. A row with none is 0/0: decide what it should be (we "
+            "return zeros, "
             "as SDPA does).",
             function=lambda z, keep: _plain(np.where(keep, z, -np.inf)),
         ),
         Mistake(
             "empty_row_uniform",
-            "All rows with at least one key are right. But with a large finite number an empty row attends evenly to "
+            "All rows with at least one key are right. But with a large finite number an empty row attends "
+            "evenly to "
             "everything, padding included. Use -inf with a guard, or zero the row.",
             "np.where(keep, z, -np.inf)", "np.where(keep, z, -1e9)",
         ),
         Mistake(
             "small_fill",
-            "Masking before softmax is right. But -1e4 is not low enough: where allowed scores are lower still, the "
+            "Masking before softmax is right. But -1e4 is not low enough: where allowed scores are lower "
+            "still, the "
             "MASKED key wins. Use -inf with a guard.",
             "np.where(keep, z, -np.inf)", "np.where(keep, z, -1e4)",
         ),
         Mistake(
             "tiny_fill",
-            "Masking before softmax is right. But -100 is an ordinary score: scores of that size exist. Use -inf with a guard.",
+            "Masking before softmax is right. But -100 is an ordinary score: scores of that size exist. Use "
+            "-inf with a guard.",
             "np.where(keep, z, -np.inf)", "np.where(keep, z, -100.0)",
         ),
         Mistake(
             "max_before_mask",
-            "Mask and guard are right. But you take the maximum before masking: a huge masked score pushes the allowed ones "
+            "Mask and guard are right. But you take the maximum before masking: a huge masked score pushes "
+            "the allowed ones "
             "down to 0. Mask first.",
             function=lambda z, keep: _guarded(np.where(keep, np.exp(z - z.max(-1, keepdims=True)), 0)),
         ),

@@ -21,45 +21,54 @@ SPLIT = Exercise(
     mistakes=(
         Mistake(
             "one_reshape",
-            "The shape is right. But tokens got mixed: split the features first, (B, L, h, d), then swap axes 1 and 2.",
+            "The shape is right. But tokens got mixed: split the features first, (B, L, h, d), then swap "
+            "axes 1 and 2.",
             function=lambda x, h: x.reshape(x.shape[0], h, x.shape[1], x.shape[2] // h),
         ),
         Mistake(
             "every_hth_feature",
-            "Tokens stay apart, and the shape is right. Consistent, but another layout: head 0 should hold the first d features, "
+            "Tokens stay apart, and the shape is right. Consistent, but another layout: head 0 should hold "
+            "the first d features, "
             "not every h-th.",
             function=lambda x, h: x.reshape(*x.shape[:2], x.shape[2] // h, h).transpose(0, 3, 1, 2),
         ),
         Mistake(
             "no_swap",
-            "The features are cut right. But the heads must stand before the tokens: swap axes 1 and 2, so that each head is a "
+            "The features are cut right. But the heads must stand before the tokens: swap axes 1 and 2, so "
+            "that each head is a "
             "matrix (L, d).",
             "return x.swapaxes(-3, -2)", "return x",
         ),
         Mistake(
             "width_for_heads",
-            "The two steps are right. But h is the number of heads, not their width: reshape to (B, L, h, d_model // h).",
+            "The two steps are right. But h is the number of heads, not their width: reshape to (B, L, h, "
+            "d_model // h).",
             "num_heads, d_model // num_heads)", "d_model // num_heads, num_heads)",
         ),
         Mistake(
             "heads_first",
-            "Each head holds the right numbers. But the heads stand before the batch; the order is (B, h, L, d).",
+            "Each head holds the right numbers. But the heads stand before the batch; the order is (B, h, L, "
+            "d).",
             "x.swapaxes(-3, -2)", "np.moveaxis(x, -2, 0)",
         ),
         Mistake(
             "token_feature_swapped",
-            "Each head holds the right numbers. But each is turned on its side: (B, h, L, d), tokens before features.",
+            "Each head holds the right numbers. But each is turned on its side: (B, h, L, d), tokens before "
+            "features.",
             "x.swapaxes(-3, -2)", "np.moveaxis(x, -3, -1)",
         ),
         Mistake(
             "tokens_split",
-            "The shape fits, but you cut the tokens into groups. Heads share the features: every head sees every token.",
+            "The shape fits, but you cut the tokens into groups. Heads share the features: every head sees "
+            "every token.",
             function=lambda x, h: x.transpose(0, 2, 1).reshape(x.shape[0], h, x.shape[1], -1),
         ),
     ),
     forms={
         "split and stack": lambda x, h: np.stack(np.split(x, h, -1), 1),
-        "slices": lambda x, h: np.stack([x[..., i * (x.shape[-1] // h):(i + 1) * (x.shape[-1] // h)] for i in range(h)], 1),
+        "slices": lambda x, h: (
+            lambda d: np.stack([x[..., i * d : (i + 1) * d] for i in range(h)], 1)
+        )(x.shape[-1] // h),
         "transpose": lambda x, h: x.reshape(*x.shape[:2], h, -1).transpose(0, 2, 1, 3),
         **usual_forms(split_heads),
     },
@@ -83,12 +92,14 @@ MERGE = Exercise(
     mistakes=(
         Mistake(
             "one_reshape",
-            "The shape is right. But token 0 got head 0 of two tokens. Swap heads and tokens back before flattening.",
+            "The shape is right. But token 0 got head 0 of two tokens. Swap heads and tokens back before "
+            "flattening.",
             "o = o.swapaxes(-3, -2)", "o = o",
         ),
         Mistake(
             "averaged",
-            "Tokens stay apart. But heads are laid side by side, not averaged; averaging throws away what the heads found.",
+            "Tokens stay apart. But heads are laid side by side, not averaged; averaging throws away what "
+            "the heads found.",
             function=lambda o: o.mean(1),
         ),
         Mistake(
@@ -98,7 +109,8 @@ MERGE = Exercise(
         ),
         Mistake(
             "interleaved",
-            "Each token has all its numbers. But the heads are shuffled into each other: head 0 must keep its d features side by side.",
+            "Each token has all its numbers. But the heads are shuffled into each other: head 0 must keep "
+            "its d features side by side.",
             function=lambda o: o.transpose(0, 2, 3, 1).reshape(o.shape[0], o.shape[2], -1),
         ),
         Mistake(
@@ -108,7 +120,8 @@ MERGE = Exercise(
         ),
         Mistake(
             "not_flattened",
-            "The axes stand in the right order. But heads and features are still two axes: flatten them, (B, L, h * d).",
+            "The axes stand in the right order. But heads and features are still two axes: flatten them, (B, "
+            "L, h * d).",
             "return o.reshape(*batch, L, num_heads * d_head)", "return o",
         ),
         Mistake(
@@ -144,7 +157,8 @@ OUTPUT = Exercise(
     mistakes=(
         Mistake(
             "skipped",
-            "The heads are joined. But you return them as they are. The last linear map W_O is what lets the heads mix.",
+            "The heads are joined. But you return them as they are. The last linear map W_O is what lets the "
+            "heads mix.",
             "project(c, w_o, b_o)", "c",
         ),
         Mistake(
@@ -164,7 +178,8 @@ OUTPUT = Exercise(
         ),
         Mistake(
             "residual",
-            "This is the layer with its residual connection, right in a transformer block. Here c @ w_o + b_o alone is asked for.",
+            "This is the layer with its residual connection, right in a transformer block. Here c @ w_o + "
+            "b_o alone is asked for.",
             "project(c, w_o, b_o)", "c + project(c, w_o, b_o)",
         ),
         Mistake(
@@ -180,7 +195,9 @@ OUTPUT = Exercise(
     ),
     forms={
         "einsum": lambda c, w_o, b_o: np.einsum("bli,io->blo", c, w_o) + b_o,
-        "a column of ones": lambda c, w_o, b_o: np.concatenate([c, np.ones_like(c[..., :1])], -1) @ np.vstack([w_o, b_o]),
+        "a column of ones": lambda c, w_o, b_o: (
+            np.concatenate([c, np.ones_like(c[..., :1])], -1) @ np.vstack([w_o, b_o])
+        ),
         "token by token": lambda c, w_o, b_o: [[w_o.T @ token + b_o for token in row] for row in c],
         **usual_forms(output_projection),
     },
@@ -234,7 +251,8 @@ MHA = Exercise(
               "B 2, L 3, d_model 10, 5 heads, causal and padding"),
         Probe((wave(3, 5, 14), _params(14), 2, causal_mask(5, 5)), "B 3, L 5, d_model 14, 2 heads, causal"),
         Probe((wave(3, 2, 21), _params(21), 7, None), "no mask, 7 heads"),
-        Probe((wave(2, 5, 6, dtype=np.float32), _params(6, dtype=np.float32), 3, padding_mask([0, 4], 5)[:, None, None]),
+        Probe((wave(2, 5, 6, dtype=np.float32), _params(6, dtype=np.float32), 3,
+               padding_mask([0, 4], 5)[:, None, None]),
               "an empty sequence, float32"),
     ],
     mistakes=(
@@ -250,12 +268,14 @@ MHA = Exercise(
         ),
         Mistake(
             "merge_without_swap",
-            "Projection, heads and attention are right. But the heads were joined by a reshape alone: swap heads and tokens first.",
+            "Projection, heads and attention are right. But the heads were joined by a reshape alone: swap "
+            "heads and tokens first.",
             "merge_heads(output)", "output.reshape(x.shape)",
         ),
         Mistake(
             "split_without_swap",
-            "The steps stand in the right order. But q, k and v were split by one reshape, which mixes tokens and lets the "
+            "The steps stand in the right order. But q, k and v were split by one reshape, which mixes "
+            "tokens and lets the "
             "future through a correct mask: cut the features, then swap axes.",
             function=lambda x, params, num_heads, keep: _reshaped(x, params, num_heads, keep),
         ),
@@ -280,14 +300,16 @@ MHA = Exercise(
         ),
         Mistake(
             "scaled_by_d_model",
-            "Heads and masks are right. But the scores are divided by sqrt(d_model); the width of one head counts, d_model / num_heads.",
+            "Heads and masks are right. But the scores are divided by sqrt(d_model); the width of one head "
+            "counts, d_model / num_heads.",
             function=lambda x, params, num_heads, keep: _attend_with(
                 x, params, num_heads, keep, lambda s, m, d: masked_softmax(s / np.sqrt(x.shape[-1]), m)
             ),
         ),
         Mistake(
             "softmax_over_queries",
-            "Heads and scale are right. But the softmax runs over the queries; each query shares out over the keys, the last axis.",
+            "Heads and scale are right. But the softmax runs over the queries; each query shares out over "
+            "the keys, the last axis.",
             function=lambda x, params, num_heads, keep: _attend_with(
                 x, params, num_heads, keep,
                 lambda s, m, d: masked_softmax(
@@ -297,18 +319,20 @@ MHA = Exercise(
         ),
         Mistake(
             "one_head",
-            "This is right attention with one head of full width. Split q, k and v into num_heads parts, and let each attend.",
+            "This is right attention with one head of full width. Split q, k and v into num_heads parts, and "
+            "let each attend.",
             function=lambda x, params, num_heads, keep: multi_head_attention(x, params, 1, keep),
         ),
         Mistake(
             "key_for_value",
             "Scores and weights are right. But the keys are mixed in place of the values.",
-            "scaled_dot_product_attention(query, key, value, keep)", "scaled_dot_product_attention(query, key, key, keep)",
+            "(query, key, value, keep)", "(query, key, key, keep)",
         ),
         Mistake(
             "roles_swapped",
-            "All parts are there. But query and key changed places: the first is who looks, the second who is found.",
-            "scaled_dot_product_attention(query, key, value, keep)", "scaled_dot_product_attention(key, query, value, keep)",
+            "All parts are there. But query and key changed places: the first is who looks, the second who "
+            "is found.",
+            "(query, key, value, keep)", "(key, query, value, keep)",
         ),
         Mistake(
             "no_input_biases",
@@ -324,7 +348,8 @@ MHA = Exercise(
         ),
         Mistake(
             "residual",
-            "This is the layer with its residual connection, right in a transformer block. Here the layer alone is asked for.",
+            "This is the layer with its residual connection, right in a transformer block. Here the layer "
+            "alone is asked for.",
             'return context @ params["w_o"] + params["b_o"]', 'return x + context @ params["w_o"] + params["b_o"]',
         ),
     ),

@@ -5,6 +5,7 @@ do. Nothing is ever lost: the file is replaced in one step, and a file that cann
 aside under another name, not overwritten. A folder that cannot be written is no reason to stop.
 """
 
+import contextlib
 import json
 import os
 import tempfile
@@ -45,7 +46,7 @@ def save(record: dict[str, dict]) -> None:
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".part")
         with os.fdopen(handle, "w", encoding="utf8") as part:
             json.dump(record, part, indent=1, sort_keys=True)
-        os.replace(name, file)
+        Path(name).replace(file)
     except OSError:
         return  # a read-only home must not spoil an answer
 
@@ -54,8 +55,6 @@ def _put_aside(file: Path) -> None:
     for n in range(1, 1000):
         aside = file.with_name(f"{file.stem}.unreadable-{n}{file.suffix}")
         if not aside.exists():
-            try:
+            with contextlib.suppress(OSError):
                 file.rename(aside)
-            except OSError:
-                pass
             return
