@@ -580,14 +580,14 @@ def test_word_scores_refusals(shape, says):
 
 
 def test_scale_compute_by_hand():
-    # scores ln 3 and 0: weights 3/4 and 1/4; derivative +-3/16 four times, its size 3/8
+    # scores ln 3 and 0: weights 3/4 and 1/4; derivative +-3/16 four times, together 3/4
     sample = (np.ones((1, 4)), np.array([[[np.log(3) / 4] * 4, [0.0] * 4]]))
     found = widgets.ScaleSlider.compute(4, False, sample)
     np.testing.assert_allclose(found["scores"], [[np.log(3), 0]], atol=1e-12)
     np.testing.assert_allclose(found["weights"], [[0.75, 0.25]], atol=1e-12)
     assert found["spread"] == pytest.approx(np.log(3) / 2)
     assert found["top_weight"] == pytest.approx(0.75)
-    assert found["gradient"] == pytest.approx(0.375)
+    assert found["gradient"] == pytest.approx(0.75)
     scaled = widgets.ScaleSlider.compute(4, True, sample)
     assert scaled["top_weight"] == pytest.approx(np.sqrt(3) / (1 + np.sqrt(3)))
 

@@ -127,6 +127,10 @@ def _dtype_text(expected: np.ndarray, got: np.ndarray) -> str:
 
 
 def _type_text(expected: Any, value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "expected an array, got a list that is not a rectangle of numbers"
+    if isinstance(value, np.ndarray):
+        return f"expected an array of numbers, got one of type {value.dtype}"
     want = f"{len(expected)} arrays" if isinstance(expected, tuple) else "an array"
     if not isinstance(expected, tuple) and expected.ndim == 0:
         want = "True or False" if expected.dtype == bool else "a number"

@@ -15,7 +15,7 @@ import re
 import textwrap
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -83,6 +83,7 @@ class Exercise:
     probes      makes the probes (called once, when first needed)
     forms       other right answers: tests prove that none of them is flagged
     judge       where many answers are right: turns an answer into what is compared
+    helpers     functions that the solution calls and the lesson has not shown
     """
 
     id: str
@@ -93,7 +94,8 @@ class Exercise:
     forms: dict[str, Callable]
     hints: tuple[str, ...]
     well_done: str
-    judge: Callable[[Any], Any] | None = field(default=None)
+    judge: Callable[[Any], Any] | None = None
+    helpers: tuple[Callable, ...] = ()
 
     @cached_property
     def probe_list(self) -> list[Probe]:
@@ -173,6 +175,13 @@ class Exercise:
             signature = inspect.signature(function)
         except (ValueError, TypeError):  # some built-in functions have none
             return None
+        names = list(signature.parameters)
+        if names != self.parameters and sorted(names) == sorted(self.parameters):
+            return self._wrong(
+                "parameter_order",
+                f"The names are right, in another order: you have ({', '.join(names)}). The function is "
+                f"called as {self.signature}, so the first argument would land in {names[0]}.",
+            )
         try:
             signature.bind(*self.parameters)
         except TypeError:
@@ -202,18 +211,20 @@ class Exercise:
         first, second = pairs[0]
         return self._wrong(
             f"{first.name}+{second.name}",
-            f"Two things at once explain every probe.\n1. {first.say}\n2. {second.say}",
+            f"Two things at once explain every probe.\n1. {_fault(first)}\n2. {_fault(second)}",
         )
 
     def _changed(self, outcomes: list[Outcome]) -> Result | None:
         for outcome in outcomes:
             if outcome.changed:
                 name = self.parameters[outcome.changed[0]]
+                mend = f"Work on a new array, for example `{name} = {name}.copy()`."
+                if isinstance(outcome.value, dict) or name == "params":
+                    mend = "Write `w = params['w_q'] / 2` rather than `params['w_q'] /= 2`: a new array, not the old one changed."
                 return self._wrong(
                     "changes_input",
                     f"The result is right. But the function writes into its argument {name}, and the "
-                    f"caller's array is changed behind their back. Work on a new array, for example "
-                    f"`{name} = {name}.copy()`.",
+                    f"caller's array is changed behind their back. {mend}",
                 )
         return None
 
@@ -223,7 +234,7 @@ class Exercise:
         """No known mistake: say which probe differs first, and how."""
         i = next(i for i, d in enumerate(differences) if d)
         outcome, found = judged[i], differences[i]
-        right = f"{i} of {len(differences)} probes are right. " if i else ""
+        right = f"{i} of {len(differences)} probes {'is' if i == 1 else 'are'} right. " if i else ""
         where = f"Probe {i + 1} ({self.probe_list[i].note}): "
         if outcome.stopped:
             text = (
@@ -232,14 +243,24 @@ class Exercise:
             )
             return self._wrong("endless", right + where + text)
         if outcome.error is not None:
-            return self._wrong("raises", right + where + _error_text(function, outcome.error))
+            text = _error_text(function, outcome.error) + self._shapes(i)
+            return self._wrong("raises", right + where + text)
         if outcome.value is None and outcome.printed:
             text = "the function prints its result and returns nothing. Use `return` in place of `print`."
             return self._wrong("prints", right + where + text)
         if outcome.value is None:
             text = "the function returns None. Is there a `return` at its end, on every path?"
             return self._wrong("returns_none", right + where + text)
-        return self._wrong(found.kind, f"{right}{where}{found.text}. {_ADVICE[found.kind]}")
+        advice = _ADVICE[found.kind]
+        if isinstance(self.expected[i].value, bool):  # the learner writes a test
+            advice = "Your test misjudges this version: print the arrays that it compares."
+        return self._wrong(found.kind, f"{right}{where}{found.text}. {advice}")
+
+    def _shapes(self, i: int) -> str:
+        """The shapes that came in: an error in a product of arrays is nearly always about them."""
+        pairs = zip(self.parameters, self.probe_list[i].args, strict=True)
+        shapes = [f"{name} {value.shape}" for name, value in pairs if hasattr(value, "shape")]
+        return f"\nThe shapes that came in: {', '.join(shapes)}." if shapes else ""
 
     def _invitation(self) -> str:
         return (
@@ -257,10 +278,17 @@ class Exercise:
 _ADVICE = {
     "wrong_type": "An array, a tensor or a nested list of numbers is fine.",
     "wrong_shape": "Write the shape of each intermediate result beside its line, then compare.",
-    "wrong_dtype": "The numbers may look right, but the next step computes something else with them.",
+    "wrong_dtype": "The numbers may look right, but the next step computes something else with them. "
+    "For a mask, .astype(bool) makes it one.",
     "nan": "Look for 0/0, inf - inf, or the logarithm of 0.",
-    "different": "Work this one number out by hand, then print each step.",
+    "different": "Work this one number out by hand. Then call your function in a cell of its own and print each step.",
 }
+
+
+def _fault(mistake: Mistake) -> str:
+    """What to change, without the praise before it: of two mistakes, one may spoil what the other keeps."""
+    text = mistake.say.split(". ", 1)[-1].removeprefix("But ")
+    return text[0].upper() + text[1:]
 
 
 def _outcome_difference(expected: Outcome, got: Outcome) -> Difference | None:
@@ -314,10 +342,13 @@ def _without_docstring(source: str) -> str:
 
 def _error_text(function: Callable, error: BaseException) -> str:
     """Which error, at which of the learner's lines. No file names and no addresses."""
+    trace = error.__traceback__
+    if isinstance(error, AssertionError) and not str(error):
+        error = AssertionError("an assert failed. A test that is asked here returns False, it does not raise")
     said = re.sub(r"0x[0-9a-fA-F]+", "0x…", str(error)).split("\n")[0]
     text = f"it raises {type(error).__name__}: {said}" if said else f"it raises {type(error).__name__}"
     code = getattr(function, "__code__", None)
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    for frame in reversed(traceback.extract_tb(trace)):
         if code is not None and frame.filename == code.co_filename:
             line = linecache.getline(frame.filename, frame.lineno).strip()
             if line:

@@ -78,9 +78,21 @@ LOOKUP = Exercise(
         ),
         Mistake(
             "no_exp",
-            "Dividing by the sum is right. But the matches themselves can be negative: take np.exp of them "
-            "first.",
+            "Dividing by the sum is right. But the matches themselves can be negative: take np.exp of "
+            "them first.",
             "np.exp(match - match.max())", "match",
+        ),
+        Mistake(
+            "raw_matches",
+            "You weight each value by how well its key matches, good. But the matches are no shares: they"
+            " can be negative, and their sum is not 1. Take np.exp of them, then divide by the sum.",
+            function=lambda query, keys, values: (keys @ query) @ values,
+        ),
+        Mistake(
+            "exponentials_only",
+            "The exponentials are right. But their sum is not 1, so they are no shares: divide them by "
+            "their sum before you mix.",
+            function=lambda query, keys, values: np.exp(keys @ query) @ values,
         ),
         Mistake(
             "plain_mean",

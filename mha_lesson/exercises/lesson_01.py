@@ -4,12 +4,19 @@ import numpy as np
 
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import usual_forms, wave
-from mha_lesson.steps.embeddings import add_positions, embed, rotary, sinusoidal_positions
+from mha_lesson.steps.embeddings import (
+    add_positions,
+    embed,
+    lookup,
+    rotary,
+    sinusoidal_positions,
+)
 
 EMBED = Exercise(
     id="01.embed",
     signature="embed(ids, table)",
     solution=embed,
+    helpers=(lookup,),
     probes=lambda: [
         Probe((np.array([2, 0]), np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 2, 0]])),
               "3 tokens, d_model 4, ids [2, 0]"),
@@ -135,6 +142,20 @@ POSITIONS = Exercise(
             "pair = np.arange(d) // 2", "pair = np.arange(d)",
         ),
         Mistake(
+            "exponent_twice_in_pairs",
+            "Sine and cosine share a frequency, as they should. But the 2 is counted twice: if your loop "
+            "steps by 2, its index already is 2i, and the exponent is i/d. Place 1, column 2 is 0.0464 "
+            "for d = 6.",
+            "(2 * pair / d)", "(4 * pair / d)",
+        ),
+        Mistake(
+            "slow_fall",
+            "Columns alternate, and pairs share a frequency, as they should. But the frequencies fall too"
+            " slowly: either the exponent is i/d (it is 2i/d for pair i), or the base is 100 (it is "
+            "10000).",
+            "(2 * pair / d)", "(pair / d)",
+        ),
+        Mistake(
             "own_frequency",
             "Columns alternate, and frequencies fall, as they should. But each column has a frequency of its "
             "own; "
@@ -244,7 +265,8 @@ ROTARY = Exercise(
         ),
         Mistake(
             "base_10000",
-            "Right as models do it. But here the base is 100, so that small vectors turn visibly.",
+            "The rotation is right. But your pairs turn as with base 10000: either the base is 10000 "
+            "(here it is 100, so that small vectors turn visibly), or the exponent counts the 2 twice.",
             function=lambda x, pos: rotary(x, pos, base=10000.0),
         ),
         Mistake(
@@ -304,6 +326,7 @@ ADD_POSITIONS = Exercise(
     probes=lambda: [
         Probe((wave(2, 3, 5), wave(7, 5, step=0.9)), "B 2, L 3, E 5, a table of 7 places"),
         Probe((wave(3, 3, 2), wave(5, 2, step=0.9)), "B = L = 3"),
+        Probe((wave(2, 7, 3), wave(7, 3, step=0.9)), "B 2, L 7, a table of just 7 places"),
         Probe((wave(5, 2, 7, dtype=np.float32), wave(11, 7, step=0.9, dtype=np.float32)), "B 5, L 2, float32"),
     ],
     mistakes=(
@@ -313,6 +336,18 @@ ADD_POSITIONS = Exercise(
             "*sequence* "
             "got a vector, and all its words the same one. Take positions[:L], with L = x.shape[1].",
             "x + positions[:L]", "x + positions[: x.shape[0]][:, None]",
+        ),
+        Mistake(
+            "whole_table",
+            "Adding is right. But the table has more rows than the sentence has words: take its first L "
+            "rows, positions[:L], with L = x.shape[1].",
+            "x + positions[:L]", "x + positions",
+        ),
+        Mistake(
+            "length_of_batch",
+            "Adding the first rows is right. But len(x) is B, the number of sequences; the number of "
+            "words is L = x.shape[1].",
+            "x.shape[1]", "x.shape[0]",
         ),
         Mistake(
             "multiplied",
@@ -355,7 +390,7 @@ ADD_POSITIONS = Exercise(
         "positions[:B] has one row for each sequence. You want one row for each word.",
         "positions[:L] has shape (L, E). NumPy lines up the last axes, so it fits (B, L, E) as it is.",
     ),
-    well_done="Row p for word p, in every sequence. A test with B = L would never have shown the bug.",
+    well_done="Row p for word p, in every sequence. The shape never shows this bug, whatever B and L are.",
 )  # fmt: skip
 
-EXERCISES = (EMBED, POSITIONS, ROTARY, ADD_POSITIONS)
+EXERCISES = (EMBED, POSITIONS, ADD_POSITIONS, ROTARY)

@@ -4,12 +4,13 @@ import numpy as np
 
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import usual_forms, wave
-from mha_lesson.steps.projections import previous_word_weights, qkv
+from mha_lesson.steps.projections import previous_word_weights, project, qkv
 
 QKV = Exercise(
     id="02.qkv",
     signature="qkv(x, w_q, w_k, w_v)",
     solution=qkv,
+    helpers=(project,),
     probes=lambda: [
         Probe((np.eye(2), np.array([[1.0, 2], [3, 4]]), np.array([[5.0, 6], [7, 8]]), np.array([[9.0, 10], [11, 12]])),
               "x = the identity, so each result shows its matrix"),
@@ -52,6 +53,18 @@ QKV = Exercise(
             "All three products are right. But they come back as query, value, key; the order is query, key, "
             "value.",
             "project(x, w_k), project(x, w_v)", "project(x, w_v), project(x, w_k)",
+        ),
+        Mistake(
+            "key_first",
+            "All three products are right. But they come back as key, query, value; the order is query, "
+            "key, value.",
+            function=lambda x, w_q, w_k, w_v: (x @ w_k, x @ w_q, x @ w_v),
+        ),
+        Mistake(
+            "value_first",
+            "All three products are right. But they come back as value, key, query; the order is query, "
+            "key, value.",
+            function=lambda x, w_q, w_k, w_v: (x @ w_v, x @ w_k, x @ w_q),
         ),
         Mistake(
             "value_from_key",
@@ -110,9 +123,12 @@ def _found_word(probe: Probe, weights) -> np.ndarray:
     w_q, w_k = weights
     if w_q.ndim != 2 or w_q.shape[0] != n or w_q.shape != w_k.shape:
         raise ValueError(f"expected two matrices with {n} rows and equal shapes, got {w_q.shape} and {w_k.shape}")
+    if not (np.isfinite(w_q).all() and np.isfinite(w_k).all()):
+        raise ValueError("expected finite numbers in w_q and w_k, got NaN or infinity")
     scores = (np.eye(n) @ w_q) @ (np.eye(n) @ w_k).T
     best = scores.argmax(axis=1)
-    ties = (scores >= scores.max(axis=1, keepdims=True) - 1e-9).sum(axis=1) > 1
+    close = 1e-9 * np.abs(scores).max()
+    ties = (scores >= scores.max(axis=1, keepdims=True) - close).sum(axis=1) > 1
     return np.where(ties, -1, best)[1:]
 
 
@@ -121,13 +137,13 @@ PREVIOUS = Exercise(
     signature="previous(n)",
     solution=previous_word_weights,
     judge=_found_word,
-    probes=lambda: [Probe((n,), f"{n} words: the best key of words 1 to {n - 1}") for n in (3, 5, 7)],
+    probes=lambda: [Probe((n,), f"{n} words: the best key of words 1 to {n - 1}") for n in (3, 5, 11)],
     mistakes=(
         Mistake(
             "next_word",
-            "Each word finds a neighbour, so query and key fit together. But it is the next word: the 1 of "
-            "row i belongs "
-            "in column i - 1, np.eye(n, k=-1).",
+            "Each word finds a neighbour, so query and key fit together. But it is the next word: shift "
+            "the queries back, w_q = np.eye(n, k=-1), or the keys forward, w_k = np.eye(n, k=1), not both"
+            " and not the other way round.",
             "k=-1", "k=1",
         ),
         Mistake(

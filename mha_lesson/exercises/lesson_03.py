@@ -137,7 +137,13 @@ VARIANCE = Exercise(
             "standard_deviation",
             "sqrt(d) is the standard deviation, and the scaled value is right. But the variance is asked "
             "for: its square, d.",
-            "raw = float(d)", "raw = math.sqrt(d)",
+            function=lambda d: (math.sqrt(d), 1.0),
+        ),
+        Mistake(
+            "spreads",
+            "sqrt(d) is the standard deviation before scaling, good. But the variance is asked for, d; and after "
+            "the division by sqrt(d) it is d / sqrt(d)² = 1.",
+            function=lambda d: (math.sqrt(d), 1 / math.sqrt(d)),
         ),
         Mistake(
             "square_forgotten",
@@ -157,6 +163,12 @@ VARIANCE = Exercise(
             function=lambda d: (float(d**2), 1.0),
         ),
         Mistake(
+            "d_squared_over_d",
+            "Dividing by sqrt(d) divides the variance by d, good. But variances of independent terms add up: it is d "
+            "before, not d², and so 1 after.",
+            function=lambda d: (float(d**2), float(d)),
+        ),
+        Mistake(
             "constant",
             "The scaled variance is right. But without scaling each of the d terms adds its own variance of 1.",
             function=lambda d: (1.0, 1.0),
@@ -174,7 +186,8 @@ VARIANCE = Exercise(
         **usual_forms(dot_product_variance),
     },
     hints=(
-        "q · k is a sum of d products. What is the variance of one product of two numbers of variance 1?",
+        "q · k is a sum of d products. What is the variance of one product of two independent numbers of mean 0 and "
+        "variance 1?",
         "Each product has variance 1. Variances of independent terms add up.",
         "Var(x / c) = Var(x) / c², here with c = sqrt(d).",
     ),
@@ -185,19 +198,18 @@ VARIANCE = Exercise(
 def is_scaled(scores) -> bool:
     """Does this implementation of scores(q, k) divide by sqrt(d)? A test that can fail.
 
-    q · k of two vectors of ones is d, so a scaled score is d / sqrt(d) = sqrt(d). With d = 4 and
-    three heads the usual wrong scales give other numbers than 2.
+    q · k of two vectors of ones is d, so a scaled score is d / sqrt(d) = sqrt(d). One width cannot
+    tell sqrt(d) from a constant, so there are two.
     """
-    q, k = np.ones((3, 5, 4)), np.ones((3, 7, 4))
-    result = np.asarray(scores(q, k))
-    return result.shape == (3, 5, 7) and bool(np.allclose(result, 2.0))
+    results = {d: np.asarray(scores(np.ones((3, 5, d)), np.ones((3, 7, d)))) for d in (9, 16)}
+    return all(bool(np.allclose(r, np.sqrt(d))) for d, r in results.items())
 
 
 def _implementations() -> list[Probe]:
     right = {
         "the right one": attention_scores,
         "a right one that scales q first": SCORES.forms["queries scaled first"],
-        "a right one with einsum": lambda q, k: np.einsum("...ld,...sd->...ls", q, k) / np.sqrt(q.shape[-1]),
+        "a right one by einsum": lambda q, k: np.einsum("...ld,...sd->...ls", q, k) / np.sqrt(q.shape[-1]),
         "a right one with the fourth root on both": SCORES.forms["fourth root on both"],
     }
     wrong = {
@@ -205,8 +217,18 @@ def _implementations() -> list[Probe]:
         "a version that divides by d": SCORES.variant(SCORES.mistakes[1]),
         "a version that multiplies by sqrt(d)": SCORES.variant(SCORES.mistakes[7]),
         "a version with the fourth root once": SCORES.variant(SCORES.mistakes[8]),
+        "a version that divides by d / 2": lambda q, k: q @ k.swapaxes(-1, -2) / (q.shape[-1] / 2),
+        "a version that always divides by 2": lambda q, k: q @ k.swapaxes(-1, -2) / 2,
+        "a version that divides by the square root of the width of 4 heads": lambda q, k: (
+            q @ k.swapaxes(-1, -2) / np.sqrt(4 * q.shape[-1])
+        ),
     }
-    return [Probe((f,), f"given {note}") for note, f in {**right, **wrong}.items()]
+    return [Probe((_patient(f),), f"given {note}") for note, f in {**right, **wrong}.items()]
+
+
+def _patient(scores):
+    """Takes lists and single vectors too: a learner's test should not fail on how it calls."""
+    return lambda q, k: scores(np.atleast_2d(np.asarray(q, float)), np.atleast_2d(np.asarray(k, float)))
 
 
 def _two(scores, q, k) -> float:
@@ -252,9 +274,29 @@ TEST_SCALED = Exercise(
             "the right number.",
             function=lambda scores: _two(scores, np.ones((1, 4)), np.ones((1, 4))) != 4.0,
         ),
+        Mistake(
+            "one_width",
+            "You compare with the right number, and find nearly all. But with d = 4 alone sqrt(d) = d / 2 = 2: a division "
+            "by 2 passes. Use a second width, for example d = 9 as well.",
+            function=lambda scores: bool(np.isclose(_two(scores, np.ones((1, 4)), np.ones((1, 4))), 2)),
+        ),
+        Mistake(
+            "exact_equality",
+            "You compare with the right numbers. But == asks for every last bit, and a right version may round "
+            "differently: use np.isclose or np.allclose.",
+            function=lambda scores: all(_two(scores, np.ones((1, d)), np.ones((1, d))) == d**0.5 for d in (4, 9)),
+        ),
+        Mistake(
+            "exact_and_one_width",
+            "You compare with the right number. But == asks for every last bit, and a right version may round differently: "
+            "use np.isclose. And d = 4 alone cannot tell sqrt(d) from 2 or from d / 2: use a second width.",
+            function=lambda scores: _two(scores, np.ones((1, 4)), np.ones((1, 4))) == 2.0,
+        ),
     ),
     forms={
-        "one pair of vectors": lambda scores: abs(_two(scores, np.ones((1, 9)), np.ones((1, 9))) - 3) < 1e-9,
+        "pairs of vectors": lambda scores: all(
+            abs(_two(scores, [1] * d, [1] * d) - d**0.5) < 1e-9 for d in (4, 9)
+        ),
         "against the formula": lambda scores: np.allclose(
             scores(wave(3, 5), wave(7, 5, step=0.9)), wave(3, 5) @ wave(7, 5, step=0.9).T / np.sqrt(5)
         ),
@@ -264,11 +306,12 @@ TEST_SCALED = Exercise(
         "nested lists": lambda scores: [is_scaled(scores)][0],
     },
     hints=(
-        "You get a function. Call it on a q and a k that you choose, and look at the result.",
-        "Choose q and k so that you know the right score by heart: vectors of ones with d = 4.",
-        "The right score is then 4 / sqrt(4) = 2. Without scale it is 4, divided by d it is 1.",
+        "You get a function. Call it with q (H, L, d) and k (H, S, d) that you choose, and look at the result.",
+        "Choose them so that you know the right score by heart: vectors of ones, for example with d = 9.",
+        "The right score is then 9 / sqrt(9) = 3. Without scale it is 9, divided by d it is 1. Use np.isclose, not ==.",
+        "One width cannot tell sqrt(d) from a constant. Check two, and return True only if both are right.",
     ),
     well_done="It accepts every right version and rejects every wrong one: that is what a test is for.",
 )  # fmt: skip
 
-EXERCISES = (SCORES, VARIANCE, TEST_SCALED)
+EXERCISES = (VARIANCE, SCORES, TEST_SCALED)

@@ -15,7 +15,8 @@ CAUSAL = Exercise(
         Probe((3, 3), "L = S = 3"),
         Probe((2, 5), "L = 2 new queries, S = 5 keys"),
         Probe((7, 7), "L = S = 7"),
-        Probe((5, 3), "more queries than keys"),
+        Probe((4, 9), "L = 4 new queries, S = 9 keys"),
+        Probe((1, 4), "a single new query, S = 4 keys"),
     ],
     mistakes=(
         Mistake(
@@ -23,6 +24,12 @@ CAUSAL = Exercise(
             "A triangle of the right shape. But your mask keeps the future and hides the past: take the "
             "lower triangle.",
             function=lambda L, S: np.triu(np.ones((L, S), bool)),
+        ),
+        Mistake(
+            "future_with_cache",
+            "You shift the diagonal by S - L, as one must with a cache. But the triangle is the upper "
+            "one: it keeps the future and hides the past. Take the lower one, np.tril.",
+            function=lambda L, S: np.triu(np.ones((L, S), bool), S - L),
         ),
         Mistake(
             "inverted",
@@ -74,8 +81,7 @@ CAUSAL = Exercise(
         "tril": lambda L, S: np.tril(np.ones((L, S), bool), S - L),
         "not triu": lambda L, S: ~np.triu(np.ones((L, S), bool), S - L + 1),
         "a loop": lambda L, S: [[j <= i + S - L for j in range(S)] for i in range(L)],
-        "the last rows of the square": lambda L, S: np.tri(max(L, S), dtype=bool)[-L:, -S:]
-        if S >= L else np.tri(L, S, S - L, dtype=bool),
+        "the last rows of the square": lambda L, S: np.tri(S, dtype=bool)[-L:],
         **usual_forms(causal_mask),
     },
     hints=(
@@ -167,20 +173,27 @@ COMBINE = Exercise(
     probes=lambda: [
         Probe((causal_mask(3, 5), padding_mask([5, 2], 5)), "B 2, L 3, S 5"),
         Probe((causal_mask(5, 5), padding_mask([4, 1, 5], 5)), "B 3, L = S = 5"),
+        Probe((causal_mask(4, 4), padding_mask([3, 4], 4)[:, ::-1]), "B 2, L = S = 4, padding on the left"),
         Probe((causal_mask(3, 3), padding_mask([1, 3, 2], 3)), "B = L = S = 3"),
     ],
     mistakes=(
         Mistake(
             "or",
-            "The axes are right. But with | one permission is enough; a key must be allowed by both masks: &.",
+            "The axes are right. But with | (or +) one permission is enough; a key must be allowed by "
+            "both masks: &.",
             ' & as_keep(padding, "padding")', ' | as_keep(padding, "padding")',
         ),
         Mistake(
             "queries_padded",
-            "& is right, and so is the shape. But the padding lies on the query axis; it is keys that must "
-            "not be seen: "
+            "& is right. But the padding lies on the query axis; it is keys that must not be seen: "
             "padding[:, None, None, :].",
             "[:, None, None, :]", "[:, None, :, None]",
+        ),
+        Mistake(
+            "both_axes",
+            "The keys are masked right. But padded queries need no mask (and where L and S differ it does"
+            " not even fit): leave the second factor out.",
+            function=lambda causal, padding: causal & padding[:, None, None, :] & padding[:, None, :, None],
         ),
         Mistake(
             "batch_on_heads",
@@ -265,6 +278,19 @@ WINDOW = Exercise(
             "(key_place <= query_place)", "(key_place < query_place + width)",
         ),
         Mistake(
+            "no_upper_edge",
+            "Nothing is too far back, good. But the keys after the query must be hidden as well: "
+            "key_place <= query_place.",
+            "(key_place <= query_place) & ", "",
+        ),
+        Mistake(
+            "not_itself",
+            "The band has the right width. But it stands one key too early: each token sees itself, so "
+            "distances go from 0 to width - 1.",
+            "(key_place <= query_place) & (key_place > query_place - width)",
+            "(key_place < query_place) & (key_place >= query_place - width)",
+        ),
+        Mistake(
             "no_lower_edge",
             "The future is hidden. But nothing is too far back yet: keys more than width - 1 before the "
             "query must be hidden.",
@@ -303,7 +329,7 @@ WINDOW = Exercise(
         "Let distance = query_place - key_place. The causal mask asks for distance >= 0.",
         "The window asks for distance < width as well: itself has distance 0.",
     ),
-    well_done="With a window, cost grows with L times width, no longer with L times S: lesson 12 uses it.",
+    well_done="Code that skips what a window hides costs L times width in place of L times S: lesson 12.",
 )  # fmt: skip
 
 
@@ -331,6 +357,8 @@ def _attenders() -> list[Probe]:
         "a right one with -1e9": lambda x, keep: masked_softmax(
             np.where(keep, x @ x.T / np.sqrt(x.shape[1]), -1e9), True) @ x,
         "a right one that cuts the padding off": lambda x, keep: _cut(x, keep),
+        "a right one that clears the padded values": lambda x, keep: masked_softmax(
+            x @ x.T / np.sqrt(x.shape[1]), keep) @ np.where(keep[:, None], x, 0),
     }
     wrong = {
         "a version that ignores the mask": lambda x, keep: _attend(x, np.ones(len(x), bool)),
@@ -339,8 +367,17 @@ def _attenders() -> list[Probe]:
             x @ x.T / np.sqrt(x.shape[1]) * keep, True) @ x,
         "a version that masks for the first query only": lambda x, keep: _attend(
             x, keep, keep | (np.arange(len(x)) > 0)[:, None]),
+        "a version that lets one padding place in": lambda x, keep: _attend(
+            x, keep | np.concatenate([[False], keep[:-1]])),
+        "a version that adds the mask of 0 and 1": lambda x, keep: masked_softmax(
+            x @ x.T / np.sqrt(x.shape[1]) + keep, True) @ x,
     }
-    return [Probe((f,), f"given {note}") for note, f in {**right, **wrong}.items()]
+    return [Probe((_patient(f),), f"given {note}") for note, f in {**right, **wrong}.items()]
+
+
+def _patient(attend):
+    """Takes lists too, and a keep of 0 and 1: a learner's test should not fail on how it calls."""
+    return lambda x, keep: attend(np.asarray(x, float), np.asarray(keep, bool))
 
 
 def _cut(x, keep):
@@ -349,10 +386,10 @@ def _cut(x, keep):
     return out
 
 
-def _compare(attend, rows=slice(None), change=10.0):
+def _compare(attend, rows=slice(None), change=10.0, places=slice(3, None)):
     x, keep = wave(5, 3), np.arange(5) < 3
     other = x.copy()
-    other[~keep] += change
+    other[places] += change
     return bool(np.allclose(np.asarray(attend(x, keep))[rows], np.asarray(attend(other, keep))[rows]))
 
 
@@ -364,9 +401,9 @@ TEST_PADDING = Exercise(
     mistakes=(
         Mistake(
             "cannot_fail",
-            "It accepts every right version. But it accepts the wrong ones too: change what stands in the "
-            "padding, and "
-            "compare the outputs of the real tokens before and after.",
+            "It accepts every right version. But it accepts the wrong ones too: change what stands in the"
+            " padding (in a copy of x, and by a large amount), and compare the outputs of the real tokens"
+            " before and after.",
             function=lambda attend: True,
         ),
         Mistake(
@@ -382,6 +419,18 @@ TEST_PADDING = Exercise(
             "uses those: "
             "compare out[keep] alone.",
             function=_compare,
+        ),
+        Mistake(
+            "nan_padding",
+            "Rubbish in the padding, and only the real tokens compared: good. But NaN or inf comes "
+            "through a weight of 0 (0 * NaN is NaN), so right versions fail: use large finite numbers.",
+            function=lambda attend: _compare(attend, rows=slice(3), change=np.nan),
+        ),
+        Mistake(
+            "last_place_only",
+            "Changing the padding and comparing is right. But you change only its last place; a version "
+            "that lets one place too many in gets through. Change all of it.",
+            function=lambda attend: _compare(attend, rows=slice(3), places=slice(4, None)),
         ),
         Mistake(
             "first_row",
@@ -411,4 +460,4 @@ TEST_PADDING = Exercise(
     well_done="A property, not a number: it holds for every right layer, in this course and at work.",
 )  # fmt: skip
 
-EXERCISES = (CAUSAL, PADDING, COMBINE, WINDOW, TEST_PADDING)
+EXERCISES = (CAUSAL, PADDING, COMBINE, TEST_PADDING, WINDOW)

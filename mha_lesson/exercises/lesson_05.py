@@ -6,6 +6,16 @@ from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import usual_forms, wave
 from mha_lesson.steps.softmax import masked_softmax, softmax
 
+def _over_axis_one(z):
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def _masked_over_queries(z, keep):
+    keep = np.broadcast_to(keep, z.shape).swapaxes(-1, -2)
+    return masked_softmax(z.swapaxes(-1, -2), keep).swapaxes(-1, -2)
+
+
 SOFTMAX = Exercise(
     id="05.softmax",
     signature="softmax(z)",
@@ -15,6 +25,9 @@ SOFTMAX = Exercise(
         Probe((np.array([[0.0, 1], [3, 0]]),), "a square matrix"),
         Probe((np.array([[1000.0, 1001], [1, 2]]),), "one row of large scores"),
         Probe((np.array([[1000.0, 1001], [0, 1]]),), "a row of large and a row of small scores"),
+        Probe((np.array([[0.0, 0, 3000], [3000, 0, 0], [0, 3000, 0]]),), "one score far above the others"),
+        Probe((np.array([[-1000.0, -1001, -1002], [0, 900, 400]]),), "large negative and large positive scores"),
+        Probe((np.array([20000.0, 0, 0]),), "a single row, one axis"),
         Probe((wave(2, 3, 5, size=3, dtype=np.float32),), "3 axes, float32"),
     ],
     mistakes=(
@@ -24,6 +37,31 @@ SOFTMAX = Exercise(
             "share out its "
             "attention over the keys: the last axis.",
             function=lambda z: np.moveaxis(softmax(np.moveaxis(z, 0, -1)), -1, 0),
+        ),
+        Mistake(
+            "over_queries_plain",
+            "Exponentials and shares are right for small scores. But columns sum to 1, rows do not: each "
+            "query (row) must share out its attention over the keys, the last axis. (And large scores "
+            "overflow: take off the row maximum.)",
+            function=lambda z: np.exp(z) / np.exp(z).sum(0, keepdims=True),
+        ),
+        Mistake(
+            "over_everything_plain",
+            "Exponentials are right for small scores. But the whole matrix sums to 1; every row should. "
+            "(And large scores overflow: take off the row maximum.)",
+            function=lambda z: np.exp(z) / np.exp(z).sum(),
+        ),
+        Mistake(
+            "maximum_right_sum_wrong",
+            "The maximum is taken over each row, good. But the sum runs over the queries: both belong to "
+            "the last axis.",
+            "e.sum(axis=-1, keepdims=True)", "e.sum(axis=0, keepdims=True)",
+        ),
+        Mistake(
+            "axis_one",
+            "Right for a matrix. But axis 1 is the last axis only there; with more axes, or with a single"
+            " row, it is another one or none: write axis=-1.",
+            function=_over_axis_one,
         ),
         Mistake(
             "second_last_axis",
@@ -55,6 +93,24 @@ SOFTMAX = Exercise(
             "below it become "
             "0/0: take each row's own, axis=-1 with keepdims=True.",
             "z.max(axis=-1, keepdims=True)", "z.max()",
+        ),
+        Mistake(
+            "mean_taken_off",
+            "Taking one number off each row leaves the result unchanged, right. But the mean is not "
+            "enough: a score far above it still overflows. Take off the maximum.",
+            "z.max(axis=-1, keepdims=True)", "z.mean(axis=-1, keepdims=True)",
+        ),
+        Mistake(
+            "minimum_taken_off",
+            "Taking one number off each row leaves the result unchanged, right. But with the minimum all "
+            "exponents are positive and overflow; with the maximum none is.",
+            "z.max(axis=-1, keepdims=True)", "z.min(axis=-1, keepdims=True)",
+        ),
+        Mistake(
+            "first_taken_off",
+            "Taking one number off each row leaves the result unchanged, right. But the first score need "
+            "not be the largest: take off the maximum.",
+            "z.max(axis=-1, keepdims=True)", "z[..., :1]",
         ),
         Mistake(
             "no_exp",
@@ -151,6 +207,18 @@ MASKED = Exercise(
             function=lambda z, keep: softmax(z) * keep,
         ),
         Mistake(
+            "mask_after_plain",
+            "Zeros are placed well. But the row no longer sums to 1: mask before softmax, or divide by "
+            "the row sum again. (And large scores overflow: take off the row maximum.)",
+            function=lambda z, keep: np.exp(z) / np.exp(z).sum(-1, keepdims=True) * keep,
+        ),
+        Mistake(
+            "over_queries",
+            "Mask and guard are right. But you normalise over the queries (axis -2); the keys are the "
+            "last axis.",
+            function=_masked_over_queries,
+        ),
+        Mistake(
             "added",
             "You mask before softmax, as it should be. But you added the 0/1 mask; an additive mask must be "
             "0 where "
@@ -159,16 +227,15 @@ MASKED = Exercise(
         ),
         Mistake(
             "empty_row_nan",
-            "All rows with at least one key are right. A row with none is 0/0: decide what it should be (we "
-            "return zeros, "
-            "as SDPA does).",
+            "All rows with at least one key are right. A row with none is 0/0: decide what it should be "
+            "(we return zeros, as PyTorch's fused attention does).",
             function=lambda z, keep: _plain(np.where(keep, z, -np.inf)),
         ),
         Mistake(
             "empty_row_uniform",
-            "All rows with at least one key are right. But with a large finite number an empty row attends "
-            "evenly to "
-            "everything, padding included. Use -inf with a guard, or zero the row.",
+            "All rows with at least one key are right. But an empty row attends evenly to everything, "
+            "padding included, as it does with a large finite number in place of -inf. Use -inf with a "
+            "guard, or zero the row.",
             "np.where(keep, z, -np.inf)", "np.where(keep, z, -1e9)",
         ),
         Mistake(
@@ -222,7 +289,8 @@ MASKED = Exercise(
         "A row of -inf alone has the maximum -inf, and -inf - (-inf) is NaN. Replace that maximum by 0.",
         "Then the sum of that row is 0. Divide only where the sum is not 0, and leave 0 elsewhere.",
     ),
-    well_done="Zeros where forbidden, rows that sum to 1, and an empty row is all 0, with no NaN on the way.",
+    well_done="Zeros where forbidden, rows that sum to 1, and an empty row is all 0. (If you cleaned up a NaN on the way: "
+    "the next experiment shows what that costs.)",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import usual_forms, wave
 from mha_lesson.steps.heads import merge_heads, output_projection, split_heads
 from mha_lesson.steps.masks import causal_mask, combine_masks, padding_mask
+from mha_lesson.steps.projections import project
 from mha_lesson.steps.softmax import masked_softmax
 
 SPLIT = Exercise(
@@ -52,6 +53,11 @@ SPLIT = Exercise(
             "x.swapaxes(-3, -2)", "np.moveaxis(x, -2, 0)",
         ),
         Mistake(
+            "heads_reversed",
+            "The two steps are right. But the last head comes first: head 0 holds the first d features.",
+            "x.swapaxes(-3, -2)", "x[..., ::-1, :].swapaxes(-3, -2)",
+        ),
+        Mistake(
             "token_feature_swapped",
             "Each head holds the right numbers. But each is turned on its side: (B, h, L, d), tokens before "
             "features.",
@@ -74,7 +80,7 @@ SPLIT = Exercise(
     },
     hints=(
         "Two steps: cut the last axis into (h, d), then move the heads before the tokens.",
-        "B, L, D = x.shape; x.reshape(B, L, h, D // h) cuts the features of each token.",
+        "B, L, E = x.shape; x.reshape(B, L, h, E // h) cuts the features of each token.",
         "Swap axes 1 and 2: .transpose(0, 2, 1, 3) or .swapaxes(1, 2).",
     ),
     well_done="Head 0 holds the first d features of every token.",
@@ -148,6 +154,7 @@ OUTPUT = Exercise(
     id="06.output",
     signature="output(c, w_o, b_o)",
     solution=output_projection,
+    helpers=(project,),
     probes=lambda: [
         Probe((np.eye(2)[None], np.array([[1.0, 2], [3, 4]]), np.array([10.0, 20])), "c = the identity, so W_O shows"),
         Probe((wave(2, 3, 5), wave(5, 5, step=0.4), wave(5, step=1.3)), "B 2, L 3, E 5"),
@@ -163,8 +170,14 @@ OUTPUT = Exercise(
         ),
         Mistake(
             "transposed",
-            "Product and bias are right. But you used wo.T (nn.Linear's layout). Here w_o is (in, out).",
+            "Product and bias are right. But you used w_o.T (nn.Linear's layout). Here w_o is (in, out).",
             function=lambda c, w_o, b_o: c @ w_o.T + b_o,
+        ),
+        Mistake(
+            "transposed_no_bias",
+            "The right arrays meet. But you used w_o.T (nn.Linear's layout), here w_o is (in, out); and "
+            "the bias b_o is missing.",
+            function=lambda c, w_o, b_o: c @ w_o.T,
         ),
         Mistake(
             "no_bias",
@@ -280,6 +293,13 @@ MHA = Exercise(
             function=lambda x, params, num_heads, keep: _reshaped(x, params, num_heads, keep),
         ),
         Mistake(
+            "both_reshapes",
+            "The steps stand in the right order. But heads are split by one reshape and joined by one: "
+            "each undoes the other's shape, so merge(split(x)) is x again, and yet tokens are mixed in "
+            "between. Swap axes both times.",
+            function=lambda x, params, num_heads, keep: _reshaped(x, params, num_heads, keep, join=True),
+        ),
+        Mistake(
             "ignores_mask",
             "Right without a mask. But keep has no effect: hand it to the attention of every head.",
             "key, value, keep)", "key, value)",
@@ -296,6 +316,46 @@ MHA = Exercise(
             "Heads and masks are right. But the scores are not divided by sqrt(d_head).",
             function=lambda x, params, num_heads, keep: _attend_with(
                 x, params, num_heads, keep, lambda s, m, d: masked_softmax(s, m)
+            ),
+        ),
+        Mistake(
+            "scaled_twice",
+            "Heads and masks are right. But the scores are divided by sqrt(d_head) twice; "
+            "attention_scores does it already.",
+            function=lambda x, params, num_heads, keep: _attend_with(
+                x, params, num_heads, keep, lambda s, m, d: masked_softmax(s / d, m)
+            ),
+        ),
+        Mistake(
+            "weights_transposed",
+            "The steps are right. But you multiply by W.T everywhere (nn.Linear's layout); here the "
+            "matrices are (in, out): x @ w.",
+            function=lambda x, params, num_heads, keep: multi_head_attention(
+                x, {n: p.T for n, p in params.items()}, num_heads, keep
+            ),
+        ),
+        Mistake(
+            "output_transposed",
+            "All is right up to the last matrix. But you multiply by w_o.T (nn.Linear's layout); here it "
+            "is (in, out): context @ w_o.",
+            function=lambda x, params, num_heads, keep: multi_head_attention(
+                x, {**params, "w_o": params["w_o"].T}, num_heads, keep
+            ),
+        ),
+        Mistake(
+            "mask_after_softmax",
+            "Heads and scale are right. But the mask is multiplied in after the softmax, so rows no "
+            "longer sum to 1: mask the scores before.",
+            function=lambda x, params, num_heads, keep: _attend_with(
+                x, params, num_heads, keep, lambda s, m, d: masked_softmax(s / np.sqrt(d), True) * m
+            ),
+        ),
+        Mistake(
+            "empty_row_uniform",
+            "All rows with at least one key are right. But an empty sequence attends evenly to its "
+            "padding, as it does with a large finite number in place of -inf: its weights should be 0.",
+            function=lambda x, params, num_heads, keep: _attend_with(
+                x, params, num_heads, keep, lambda s, m, d: masked_softmax(np.where(m, s / np.sqrt(d), -1e9), True)
             ),
         ),
         Mistake(
@@ -364,19 +424,24 @@ MHA = Exercise(
     hints=(
         "Put your own functions in a row: project, split, attend, merge, project.",
         "q = split(x @ params['w_q'] + params['b_q'], num_heads), and the same for k and v.",
-        "Scores, mask and softmax work on all heads at once; keep broadcasts to (B, H, L, S).",
+        "Scores, mask and softmax work on all heads at once; keep broadcasts to (B, H, L, S). keep may be None: then all "
+        "is allowed.",
         "The end: merge(weights @ v) @ params['w_o'] + params['b_o'].",
     ),
     well_done="Multi-head attention, from start to end, and yours.",
 )  # fmt: skip
 
 
-def _reshaped(x, params, num_heads, keep):
+def _reshaped(x, params, num_heads, keep, join=False):
+    """Heads split by one reshape; with `join` they are joined by one as well."""
+
     def cut(a):
         return a.reshape(len(x), num_heads, x.shape[1], -1)
 
     q, k, v = (cut(x @ params[f"w_{n}"] + params[f"b_{n}"]) for n in "qkv")
-    return merge_heads(scaled_dot_product_attention(q, k, v, keep)[0]) @ params["w_o"] + params["b_o"]
+    heads, _ = scaled_dot_product_attention(q, k, v, keep)
+    context = heads.reshape(x.shape) if join else merge_heads(heads)
+    return context @ params["w_o"] + params["b_o"]
 
 
 EXERCISES = (SPLIT, MERGE, OUTPUT, MHA)

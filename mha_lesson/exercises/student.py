@@ -42,6 +42,9 @@ class Note:
 def check(id: str, function: Any = None) -> Result:
     """Is the function right? Never raises: whatever the answer is, a Result comes back."""
     exercise = REGISTRY.get(id) if isinstance(id, str) else None
+    if exercise is None and callable(id) and isinstance(function, str):
+        text = f'The id comes first, then the function: check("{function}", {getattr(id, "__name__", "f")}).'
+        return Result(function, "incorrect", "swapped_arguments", text)
     if exercise is None:
         return Result(str(id), "incorrect", "unknown_id", _unknown(id))
     result = _diagnose(exercise, function)
@@ -59,8 +62,8 @@ def hint(id: str) -> Note:
     n = min(n, len(exercise.hints) - 1)
     text = f"{id}, hint {n + 1} of {len(exercise.hints)}: {exercise.hints[n]}"
     if n == len(exercise.hints) - 1:
-        text += f' That was the last hint; solution("{id}") shows one way to write it.'
-    return Note(text, f"💡 {text}")
+        text += f'\nThat was the last hint; solution("{id}") shows one way to write it.'
+    return Note(text, "💡 " + text.replace("\n", "  \n"))
 
 
 def solution(id: str) -> Note:
@@ -68,7 +71,10 @@ def solution(id: str) -> Note:
     exercise = REGISTRY.get(id)
     if exercise is None:
         return Note(_unknown(id), _unknown(id))
-    source = inspect.getsource(exercise.solution).rstrip()
+    parts = [inspect.getsource(f).rstrip() for f in (exercise.solution, *exercise.helpers)]
+    source = "\n\n\n".join(parts)
+    if "[Array," in source:
+        source = '# Float[Array, "L E"] reads: an array of floats with the axes L and E.\n\n' + source
     return Note(source, f"```python\n{source}\n```")
 
 

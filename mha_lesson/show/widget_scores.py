@@ -82,14 +82,13 @@ class ScaleSlider(LessonWidget):
 
         scores (n, m); weights (n, m); spread: standard deviation of all scores;
         top_weight: the largest weight of a query, mean over queries;
-        gradient: size (Frobenius norm) of the softmax's derivative diag(w) - w w^T, mean.
+        gradient: sum of |dw_i/ds_j| over the entries of diag(w) - w w^T, mean over queries.
         """
         scores = _standard_scores(d) if sample is None else _scores(*sample, d)
         scores = scores / np.sqrt(d) if scaled else scores
         weights = _softmax(scores)
         squares = (weights**2).sum(-1)
-        # |diag(w) - w w^T|^2 = sum w^2 - 2 sum w^3 + (sum w^2)^2
-        norms = np.maximum(squares - 2 * (weights**3).sum(-1) + squares**2, 0.0)
+        # The diagonal holds w_i (1 - w_i); the rest of row i sums to the same size, with a minus.
         return {
             "d": d,
             "scaled": bool(scaled),
@@ -97,7 +96,7 @@ class ScaleSlider(LessonWidget):
             "weights": weights,
             "spread": float(scores.std()),
             "top_weight": float(weights.max(-1).mean()),
-            "gradient": float(np.sqrt(norms).mean()),
+            "gradient": float(2 * (1 - squares).mean()),
         }
 
     def describe(self, d, scaled):

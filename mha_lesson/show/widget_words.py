@@ -102,13 +102,14 @@ class WordScores(LessonWidget):
     """Click a word; see the scores of its query against every key.
 
     tokens: L words. scores (L, L): row = query, column = key. weights (L, L): shown beside, if given.
+    word: the index of the word that is chosen at first.
     """
 
-    def __init__(self, tokens, scores, weights=None):
+    def __init__(self, tokens, scores, weights=None, word=0):
         self.tokens = distinct(tokens)
         self.scores = square(scores, self.tokens, "scores")
         self.weights = None if weights is None else square(weights, self.tokens, "weights")
-        super().__init__({"word": 0})
+        super().__init__({"word": word})
 
     def controls_for(self, start):
         return {
@@ -158,7 +159,8 @@ class WordScores(LessonWidget):
     def picture(self):
         from . import plots
 
-        return plots.heatmap(self.scores, self.tokens, title="score of every query with every key")
+        word = self.start["word"]
+        return plots.bars(self.tokens, self.scores[word], f"scores of the query of {self.tokens[word]}", "score")
 
     def picture_alt(self):
         lines = " ".join(

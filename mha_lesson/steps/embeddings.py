@@ -94,7 +94,7 @@ def add_positions(
 ) -> Float[Array, "B L E"]:
     """Row p of the positions goes to token p, in every sequence of the batch.
 
-    A table laid along the first axis gives each *sequence* a vector instead; with B = L no shape
+    A table laid along the first axis gives each *sequence* a vector instead; no shape
     shows it.
     """
     L = x.shape[1]

@@ -32,6 +32,6 @@ def soft_lookup(
     Source: Bahdanau et al. 2015 ("soft alignment"); the dot-product match is Luong et al. 2015.
     """
     match = keys @ query  # (S,)
-    share = np.exp(match - match.max())  # (S,)
+    share = np.exp(match - match.max())  # (S,); the largest is taken off so that exp cannot overflow
     share = share / share.sum()
     return share @ values  # (V,)

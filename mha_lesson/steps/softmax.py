@@ -24,8 +24,9 @@ def softmax(z: Float[Array, "*any S"]) -> Float[Array, "*any S"]:
 def masked_softmax(z: Float[Array, "*any S"], keep) -> Float[Array, "*any S"]:
     """Shares over the allowed keys; 0 for the others; all 0 in a row that allows none.
 
-    Whatever stands in a forbidden place of z, NaN included, does not count.
+    Whatever stands in a forbidden place of z, NaN included, does not count. keep=None allows all.
     """
+    keep = True if keep is None else keep
     z = np.where(keep, z, -np.inf)  # (..., S)
     peak = z.max(axis=-1, keepdims=True, initial=-np.inf)  # (..., 1)
     peak = np.where(np.isneginf(peak), 0, peak)  # an empty row has no largest score

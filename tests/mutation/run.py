@@ -1,0 +1,208 @@
+"""Put each fault into a copy of the tree and see what notices it.
+
+Two columns, measured apart: the unit tests of the NumPy half, and the stored outputs of the
+notebooks alone (strict nbval). A run that says nothing about the fault (nothing collected, a
+timeout, a dead kernel) is neither a success nor a failure: it is shown by its name, and counts as
+not noticed.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from mha_lesson.course import environment
+from mha_lesson.course.suite import NBVAL
+from tests.mutation.faults import FAULTS
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDED = ("mha_lesson", "notebooks", "tests", "data", "pyproject.toml")
+UNIT_TESTS = ("tests/test_steps.py", "tests/test_attention.py")  # the quick one first
+GOALS = {"unit": 1.0, "outputs": 0.9}
+SECONDS = {"unit": 600, "outputs": 1200}
+COLUMNS = {"unit": "unit tests", "outputs": "stored outputs"}
+
+# The notebook that teaches a file is run first: with -x a fault is then seen soonest.
+TAUGHT_IN = {
+    "lookup": "00", "embeddings": "01", "projections": "02", "scores": "03", "masks": "04",
+    "softmax": "05", "heads": "06", "attention": "06",
+}  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """noticed: a test or a stored output failed. missed: all passed. Else: why nothing is known."""
+
+    verdict: str
+    where: str = ""
+    seconds: float = 0.0
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    faults = [fault for fault in FAULTS if not options.only or fault.name in options.only]
+    kinds = [kind for kind in ("unit", "outputs") if getattr(options, kind)]
+    if "outputs" in kinds and not notebooks(ROOT):
+        print("There is no notebook in notebooks/: the stored outputs are left out.")
+        kinds.remove("outputs")
+    if not kinds:
+        print("Nothing to measure.")
+        return 2
+    # All copies come from this one: what is edited meanwhile does not count, and what
+    # Python has compiled here need not be compiled again.
+    with copied_tree(ROOT, leave_out=("__pycache__", ".*", "*.part")) as template:
+        if not sound(template, kinds):
+            return 2
+        print(f"\n{len(faults)} faults, {options.jobs} at a time\n", flush=True)
+        rows = []
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for fault, outcomes in pool.map(lambda fault: (fault, judge(template, fault, kinds)), faults):
+                rows.append(outcomes)
+                cells = (f"{o.verdict} ({o.seconds:.0f} s) {o.where}" for o in outcomes.values())
+                print(f"  {len(rows):>3}/{len(faults)} {fault.name}: " + " | ".join(cells), flush=True)
+    print("\n" + table(faults, rows, kinds))
+    return summary(faults, rows, kinds)
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(prog="python3 -m tests.mutation", description=__doc__.splitlines()[0])
+    names = [fault.name for fault in FAULTS]
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="only these faults")
+    parser.add_argument("--jobs", type=int, default=2, help="faults measured at the same time")
+    parser.add_argument("--no-unit", dest="unit", action="store_false", help="leave the unit tests out")
+    parser.add_argument("--no-nbval", dest="outputs", action="store_false", help="leave the notebooks out")
+    return parser.parse_args(arguments)
+
+
+def sound(root, kinds):
+    """The tree without a fault passes, and what is tested is the copy."""
+    print("Without a fault:", flush=True)
+    found = python(root, ["-c", "import mha_lesson; print(mha_lesson.__file__)"], "unit").stdout.strip()
+    if not Path(found).resolve().is_relative_to(root):
+        print(f"  Python does not import the copy, but {found}")
+        return False
+    for kind in kinds:
+        outcome, output = measure(root, kind, stop_early=False)
+        print(f"  {COLUMNS[kind]}: {outcome.verdict.replace('missed', 'pass')} ({outcome.seconds:.0f} s)")
+        if outcome.verdict != "missed":
+            print(output[-4000:])
+            return False
+    return True
+
+
+def judge(template, fault, kinds):
+    with copied_tree(template) as root:
+        file = root / fault.file
+        text = file.read_text(encoding="utf-8")
+        if text.count(fault.old) != 1:
+            raise SystemExit(f"{fault.name}: its old text occurs {text.count(fault.old)} times in {fault.file}")
+        file.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+        for compiled in file.parent.glob(f"__pycache__/{file.stem}.*.pyc"):
+            compiled.unlink()
+        return {kind: measure(root, kind, taught=TAUGHT_IN.get(file.stem, ""))[0] for kind in kinds}
+
+
+@contextmanager
+def copied_tree(source, leave_out=()):
+    """A temporary folder that holds what tests and notebooks need."""
+    with tempfile.TemporaryDirectory(prefix="fault_", ignore_cleanup_errors=True) as folder:
+        root = Path(folder).resolve()
+        for name in NEEDED:
+            if (source / name).is_dir():
+                shutil.copytree(source / name, root / name, ignore=shutil.ignore_patterns(*leave_out))
+            elif (source / name).exists():
+                shutil.copy2(source / name, root / name)
+        yield root
+
+
+def notebooks(root, taught=""):
+    files = sorted((root / "notebooks").glob("*.ipynb"))
+    return sorted(files, key=lambda file: not (taught and file.name.startswith(taught)))
+
+
+def measure(root, kind, taught="", stop_early=True):
+    """The outcome of the runs for this kind, up to the first that does not pass, and their output."""
+    if kind == "unit":
+        runs = [["-p", "no:nbval", file] for file in UNIT_TESTS]  # importing nbval takes seconds
+    else:
+        runs = [[*NBVAL, *(str(file) for file in notebooks(root, taught))]]
+    start = time.monotonic()
+    for number, targets in enumerate(runs):
+        report = root / f"{kind}_{number}.xml"
+        stop = ["-x"] if stop_early else []
+        try:
+            done = python(
+                root, ["-m", "pytest", *stop, "-p", "no:cacheprovider", f"--junitxml={report}", *targets], kind
+            )
+        except subprocess.TimeoutExpired:
+            return Outcome("timeout", "", time.monotonic() - start), ""
+        verdict, where = read(done.returncode, report)
+        if verdict != "missed":
+            break
+    return Outcome(verdict, where, time.monotonic() - start), done.stdout + done.stderr
+
+
+def read(code, report):
+    """What pytest's exit code and its report say together."""
+    if code == 0:
+        return "missed", ""
+    if code != 1 or not report.exists():
+        return {2: "not collected", 5: "nothing ran"}.get(code, f"pytest stopped with code {code}"), ""
+    for case in ET.parse(report).iter("testcase"):
+        where = f"{Path(case.get('classname', '').replace('.', '/')).name}::{case.get('name')}".removeprefix("::")
+        if case.find("error") is not None:
+            return "not collected", where
+        if (failure := case.find("failure")) is not None:
+            text = f"{failure.get('message')} {failure.text}"
+            for sign in ("Timeout of", "Kernel died", "kernel died"):
+                if sign in text:
+                    return "timeout" if sign == "Timeout of" else "dead kernel", where
+            return "noticed", where
+    return "no test failed", ""
+
+
+def python(root, arguments, kind):
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ipython_dir:
+        variables = environment.fixed(ipython_dir)
+        variables |= {"PYTHONPATH": str(root), "MHA_LESSON_PROGRESS": os.devnull}
+        variables.pop("PYTHONDONTWRITEBYTECODE", None)
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=root, env=variables, capture_output=True, text=True, timeout=SECONDS[kind]
+        )
+
+
+def table(faults, rows, kinds):
+    width = max(len(fault.name) for fault in faults)
+    lines = [" | ".join(["fault".ljust(width), *(f"{COLUMNS[kind] + ' fail':<19}" for kind in kinds)])]
+    lines.append("-" * len(lines[0]))
+    words = {"noticed": "yes", "missed": "NO"}
+    for fault, outcomes in zip(faults, rows, strict=True):
+        cells = (f"{words.get(outcomes[kind].verdict, outcomes[kind].verdict):<19}" for kind in kinds)
+        lines.append(" | ".join([fault.name.ljust(width), *cells]))
+    return "\n".join(lines)
+
+
+def summary(faults, rows, kinds):
+    """The share of each column, against its goal; what is not known is named apart."""
+    code = 0
+    for kind in kinds:
+        verdicts = [outcomes[kind].verdict for outcomes in rows]
+        share = verdicts.count("noticed") / len(verdicts)
+        reached = share >= GOALS[kind]
+        code = code or int(not reached)
+        print(
+            f"\n{COLUMNS[kind]}: {verdicts.count('noticed')} of {len(verdicts)} noticed, {share:.0%} "
+            f"(goal {GOALS[kind]:.0%}: {'reached' if reached else 'NOT reached'})"
+        )
+        missed = [f.name for f, verdict in zip(faults, verdicts, strict=True) if verdict == "missed"]
+        unknown = [f"{f.name}: {v}" for f, v in zip(faults, verdicts, strict=True) if v not in ("noticed", "missed")]
+        print(f"  missed: {', '.join(missed) or 'none'}")
+        print(f"  not known: {', '.join(unknown) or 'none'}")
+    return code

@@ -1,0 +1,218 @@
+"""The harness: rounds, ratios, memory, wrong answers. No test looks at how long something took."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mha_lesson
+from mha_lesson import benchmark
+from tests.reference import says
+
+ROOT = Path(mha_lesson.__file__).resolve().parents[1]
+TINY = ["numpy", "--heads", "2", "--d-head", "5", "--repeats", "3", "--budget", "0"]
+FORMS = {"textbook loop over heads", "einsum", "scaled_dot_product_attention", "blocked_attention"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """main() finds the threads that it wants, so it stays in this process."""
+    for name in benchmark.THREAD_VARIABLES:
+        monkeypatch.setenv(name, "1")
+
+
+def test_alternatives_take_turns_forwards_and_backwards():
+    calls = []
+    names = ["a", "b", "c"]
+    times = benchmark.interleave({name: lambda name=name: calls.append(name) for name in names}, repeats=3)
+    assert "".join(calls) == "abc" + "abc" + "cba" + "abc"  # the first round does not count
+    assert {name: len(taken) for name, taken in times.items()} == dict.fromkeys(names, 3)
+    assert all(seconds >= 0 for taken in times.values() for seconds in taken)
+
+
+def test_rounds_end_with_the_budget_but_not_before_the_least():
+    assert len(benchmark.interleave({"a": lambda: None}, repeats=50, budget=0, least=4)["a"]) == 4
+    assert len(benchmark.interleave({"a": lambda: None}, repeats=2, budget=60, least=4)["a"]) == 2
+
+
+def test_ratios_compare_within_a_round():
+    """The machine was ten times slower in the second half; the ratio does not notice."""
+    times = {"base": [1.0, 1.0, 10.0, 10.0], "other": [2.0, 2.0, 20.0, 20.0]}
+    found = benchmark.ratios(times, "base")
+    assert found["other"] == benchmark.Spread(2.0, 2.0, 2.0)
+    assert found["base"] == benchmark.Spread(1.0, 1.0, 1.0)
+    assert benchmark.spread([1, 2, 3, 4, 5]) == benchmark.Spread(3, 2, 4)
+    assert benchmark.spread([7.0]) == benchmark.Spread(7.0, 7.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "parts"),
+    [
+        (np.full((2, 3), 1e-3), ["off by 0.001", "1e-05"]),
+        (np.full((2, 3), np.nan), ["off by nan"]),
+        (np.zeros((3, 2)), ["expected shape (2, 3)", "got (3, 2)"]),
+    ],
+)
+def test_wrong_answers_are_named(wrong, parts):
+    right = np.zeros((2, 3))
+    assert benchmark.check_answers({"right": right + 1e-7}, right, 1e-5) == {"right": pytest.approx(1e-7)}
+    with pytest.raises(benchmark.WrongAnswer, match=says("wrong one", "at N=3", *parts)):
+        benchmark.check_answers({"right": right, "wrong one": wrong}, right, 1e-5, "at N=3")
+
+
+@pytest.mark.parametrize("n", [11, benchmark.REFERENCE_SIZE + 1])
+def test_a_wrong_form_stops_the_command(monkeypatch, capsys, n):
+    """Attention without the mask, against float64 and, at larger N, against the other forms."""
+    honest = benchmark.numpy_forms
+
+    def forms(**arguments):
+        q, k, v = benchmark._inputs(**arguments)
+        unmasked = benchmark.scaled(q, k, v)
+        return honest(**arguments) | {"forgot the mask": lambda: unmasked}
+
+    def scaled(q, k, v):
+        from mha_lesson.attention import blocked_attention
+
+        return blocked_attention(q, k, v)
+
+    monkeypatch.setattr(benchmark, "scaled", scaled, raising=False)
+    monkeypatch.setattr(benchmark, "numpy_forms", forms)
+    assert benchmark.main([*TINY, "--sizes", str(n), "--no-weigh"]) == 1
+    printed = capsys.readouterr()
+    assert "forgot the mask" in printed.err
+    assert f"N={n}" in printed.err
+    assert "ratio" not in printed.out
+
+
+def test_what_the_file_holds(tmp_path, capsys):
+    file = tmp_path / "out.json"
+    command = [*TINY, "--sizes", "11,17", "--dtypes", "float32,float64", "--no-weigh", "--json", str(file)]
+    assert benchmark.main(command) == 0
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert set(found) == {"title", "settings", "machine", "results"}
+    assert found["settings"]["heads"] == 2
+    assert found["machine"]["numpy"] == np.__version__
+    assert [(r["n"], r["dtype"]) for r in found["results"]] == [
+        (11, "float32"), (17, "float32"), (11, "float64"), (17, "float64"),
+    ]  # fmt: skip
+    printed = capsys.readouterr().out
+    for result in found["results"]:
+        assert set(result) == {"n", "heads", "d_head", "dtype", "base", "rounds", "forms", "skipped"}
+        assert set(result["forms"]) >= FORMS
+        assert result["rounds"] == 3
+        assert result["skipped"] == {}
+        for name, row in result["forms"].items():
+            assert name in printed
+            assert set(row) == {"seconds", "ratio", "error"}
+            assert 0 < row["seconds"]["low"] <= row["seconds"]["median"] <= row["seconds"]["high"]
+            assert row["error"] <= benchmark.TOLERANCE[result["dtype"]]
+        assert result["forms"][result["base"]]["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+    assert str(tmp_path) not in file.read_text(encoding="utf-8")
+
+
+def test_forms_that_need_too_much_are_left_out_and_say_so(capsys):
+    """17 queries: the N×N arrays of a form need 4 kB or more, blocks have none."""
+    assert benchmark.main([*TINY, "--sizes", "17", "--no-weigh", "--memory", "2e-6"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    left_out = {line.split("left out")[0].strip() for line in lines if "left out" in line}
+    assert left_out == FORMS - {"blocked_attention"}
+    assert all("--memory 2e-06" in line for line in lines if "left out" in line)
+    assert any(line.strip().startswith("blocked_attention") for line in lines)
+
+
+def holding(n):
+    """Two alternatives for the memory test: n MB written at once, and n MB one by one."""
+    return {
+        "at once": lambda: np.ones(n * 2**17).sum(),
+        "one by one": lambda: sum(np.ones(2**17).sum() for _ in range(n)),
+    }
+
+
+def test_peak_memory_counts_what_is_held_at_once():
+    at_once, one_by_one = (
+        benchmark.peak_memory("tests.test_benchmark:holding", name, {"n": 64}, {"n": 1})
+        for name in ("at once", "one by one")
+    )
+    assert at_once.bytes == pytest.approx(64 * 2**20, rel=0.1)
+    assert one_by_one.bytes < 8 * 2**20
+    assert at_once.meter == one_by_one.meter != ""
+
+
+def test_memory_stands_in_the_table_and_the_file(monkeypatch, tmp_path, capsys):
+    asked = []
+
+    def weigh(builder, name, arguments, warm):
+        asked.append((builder, name, arguments["n"], warm["n"]))
+        return benchmark.Peak(12_300_000, "a kitchen scale")
+
+    monkeypatch.setattr(benchmark, "peak_memory", weigh)
+    file = tmp_path / "out.json"
+    assert benchmark.main([*TINY, "--sizes", "11", "--json", str(file)]) == 0
+    forms = json.loads(file.read_text(encoding="utf-8"))["results"][0]["forms"]
+    assert {name for _, name, _, _ in asked} == set(forms)
+    assert {(builder, n, warm) for builder, _, n, warm in asked} == {("mha_lesson.benchmark:numpy_forms", 11, 16)}
+    assert all(row["peak"] == {"bytes": 12_300_000, "meter": "a kitchen scale"} for row in forms.values())
+    printed = capsys.readouterr().out
+    assert printed.count("12.3") == len(forms)
+    assert "measured by a kitchen scale" in printed
+
+
+def test_the_command_s_own_forms_can_be_weighed():
+    n, heads = 512, 2
+    blocks, squares = (
+        benchmark.peak_memory("mha_lesson.benchmark:numpy_forms", name, {"n": n, "heads": heads}, {"n": 16})
+        for name in ("blocked_attention", "einsum")
+    )
+    assert squares.bytes > 2 * heads * n * n * 4  # the scores and their exponentials
+    assert blocks.bytes < squares.bytes / 2
+
+
+def test_a_machine_without_any_meter_falls_back_to_tracemalloc(monkeypatch):
+    for meter in ("_linux_meter", "_windows_meter", "_rusage_meter"):
+        monkeypatch.setattr(benchmark, meter, lambda: None)
+    peak = benchmark.measure_peak(lambda: np.ones(2**17))
+    assert peak.bytes == pytest.approx(2**20, rel=0.1)
+    assert "tracemalloc" in peak.meter
+
+
+def test_a_failing_process_is_an_error_with_its_own_words():
+    with pytest.raises(RuntimeError, match=says("no such form", "KeyError")):
+        benchmark.peak_memory("tests.test_benchmark:holding", "no such form", {"n": 1})
+
+
+def test_works_without_torch_and_loads_numpy_late():
+    """In a process of its own, where torch cannot be imported and NumPy is not yet."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from mha_lesson.benchmark import main\n"
+        "assert 'numpy' not in sys.modules\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, *TINY, "--sizes", "11", "--no-weigh"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "torch not installed" in done.stdout
+    assert "the base is a form in NumPy" in done.stdout
+    assert "torch SDPA" not in done.stdout
+
+
+def test_threads_that_come_too_late_start_another_process(monkeypatch):
+    started = {}
+
+    def run(command, env):
+        started.update(command=command, env=env)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(benchmark.subprocess, "run", run)
+    assert benchmark.main(["numpy", "--threads", "2"]) == 0
+    assert started["command"][1:] == ["-m", "mha_lesson.benchmark", "numpy", "--threads", "2"]
+    assert {started["env"][name] for name in benchmark.THREAD_VARIABLES} == {"2"}
+
+
+def test_a_wrong_option_is_named(capsys):
+    with pytest.raises(SystemExit):
+        benchmark.main(["numpy", "--dtypes", "float16"])
+    assert "float32 or float64" in capsys.readouterr().err

@@ -1,0 +1,286 @@
+"""The stored notebooks keep the rules of course/lint.py, and each rule really bites."""
+
+import copy
+import re
+
+import pytest
+
+from mha_lesson.course import lint, notebook, paths
+
+FILES = paths.notebook_files()
+README = paths.ROOT / "README.md"
+needs_notebooks = pytest.mark.skipif(not FILES, reason="there is no notebook in notebooks/ yet")
+
+
+# --- the notebooks -------------------------------------------------------------------
+
+
+@needs_notebooks
+@pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
+def test_a_stored_notebook_keeps_every_rule(file):
+    problems = lint.lint_file(file, known_ids=lint.registered_ids())
+    assert not problems, "\n" + "\n".join(map(str, problems))
+
+
+@needs_notebooks
+def test_the_allow_list_names_only_notebooks_that_exist():
+    assert set(lint.ALLOWED_IGNORES) <= {file.stem for file in FILES}
+
+
+@needs_notebooks
+def test_every_registered_exercise_is_in_a_notebook():
+    known = lint.registered_ids()
+    if known is None:
+        pytest.skip("mha_lesson.exercises has no REGISTRY yet")
+    used = {name for file in FILES for _, name in lint.exercise_ids(notebook.read(file))}
+    assert known <= used, f"not in any notebook: {sorted(known - used)}"
+
+
+# --- what the comparison overlooks -----------------------------------------------------------
+
+
+def overlook(text):
+    """The text as nbval compares it."""
+    from nbval.plugin import get_sanitize_patterns
+
+    patterns = get_sanitize_patterns((paths.TESTS / "nbval_sanitize.cfg").read_text(encoding="utf-8"))
+    assert len(patterns) == 3
+    for pattern, replacement in patterns:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("<f at 0x7f3a5c0d1e20>", "<f at 0x55d0aa11bb22>"),
+        ("/tmp/ipykernel_12/345.py:4: late", "/tmp/ipykernel_99/1.py:4: late"),
+        ("/var/folders/x1/T/ipykernel_12/345.py:4: late", "C:\\Users\\m\\ipykernel_99\\1.py:4: late"),
+        ("<Figure size 640x480 with 1 Axes>", "<Figure size 500x400 with 2 Axes>"),
+    ],
+)
+def test_noise_is_overlooked(one, other):
+    assert overlook(one) == overlook(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("0x1f", "0x2f"), ("0.123 s", "0.124 s"), ("shape (2, 8)", "shape (2, 4)"), ("size 640x480", "")]
+)
+def test_facts_are_not_overlooked(one, other):
+    assert overlook(one) != overlook(other)
+
+
+# --- the README's table ------------------------------------------------------------------
+
+ROW = re.compile(r"^\|\s*\[[^\]]+\]\(notebooks/([^)#]+)\.ipynb\)\s*\|.*\|\s*(\d+)\s*(?:min(?:utes)?)?\s*\|\s*$", re.M)
+
+
+def minutes_in_table(text):
+    """{"00_start_here": 20, ...} from rows like | [00 Start here](notebooks/00_start_here.ipynb) | ... | 20 |"""
+    return {stem: int(minutes) for stem, minutes in ROW.findall(text)}
+
+
+def test_the_table_is_read_as_meant():
+    table = """
+| Lesson | You can | Minutes |
+|---|---|---|
+| [00 Start here](notebooks/00_start_here.ipynb) | run a cell | 20 |
+| [03 Scaling](notebooks/03_scaling.ipynb) | derive 1/sqrt(d) | and | 35 min |
+"""
+    assert minutes_in_table(table) == {"00_start_here": 20, "03_scaling": 35}
+
+
+@needs_notebooks
+@pytest.mark.skipif(not README.exists(), reason="there is no README.md yet")
+def test_the_readme_gives_each_lesson_with_its_minutes():
+    stored = {file.stem: notebook.read(file)["metadata"].get("mha_lesson", {}).get("minutes") for file in FILES}
+    assert minutes_in_table(README.read_text(encoding="utf-8")) == stored
+
+
+# --- each rule bites ---------------------------------------------------------------------
+
+PNG = {"image/png": "iVBORw0KGgo=", "text/plain": "a line from 0 to 1"}
+
+
+def markdown(source, **more):
+    return {"cell_type": "markdown", "metadata": {}, "source": source, **more}
+
+
+def code(source, count, *outputs, **metadata):
+    return {
+        "cell_type": "code",
+        "metadata": metadata,
+        "source": source,
+        "execution_count": count,
+        "outputs": list(outputs),
+    }
+
+
+def stream(text, name="stdout"):
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def picture(data=PNG, alt="a rising line"):
+    return {"output_type": "display_data", "data": dict(data), "metadata": {"image/png": {"alt": alt}}}
+
+
+def good(*more):
+    """A notebook that keeps every rule, with cells to try added at its end."""
+    cells = [
+        markdown(
+            "# A lesson\n\nTakes about **20 minutes**. See [the notes](notes/more%20notes.md#part) and [b](#top)."
+        ),
+        code("x = 1\nprint(x)  # https://example.org explains it", 1, stream("1\n")),
+        code('plot(x, title="#1")', 2, picture()),
+        code('check("03.scores", f)', 3),
+        *more,
+    ]
+    for number, cell in enumerate(cells):
+        cell.setdefault("id", f"cell-{number}")
+    metadata = {"mha_lesson": {"minutes": 20}, "language_info": {"name": "python"}}
+    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+@pytest.fixture
+def rules_broken(tmp_path):
+    """The names of the rules that a notebook breaks."""
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "more notes.md").write_text("text", encoding="utf-8")
+
+    def broken(nb):
+        problems = lint.lint(nb, "lesson", folder=tmp_path, root=tmp_path, known_ids={"03.scores"})
+        return {problem.rule for problem in problems}
+
+    return broken
+
+
+def changed(edit):
+    nb = good()
+    edit(nb)
+    return nb
+
+
+def set_minutes(value):
+    return lambda nb: nb["metadata"].update(mha_lesson={"minutes": value})
+
+
+BAD = {
+    "counts": [
+        changed(lambda nb: nb["cells"][2].update(execution_count=7)),
+        changed(lambda nb: nb["cells"][1].update(execution_count=2)),
+    ],
+    "unrun": [good(code("y = 2", None)), good(code("  \n", None))],
+    "errors": [
+        good(code("1 / 0", 4, {"output_type": "error", "ename": "ZeroDivisionError", "evalue": "", "traceback": []})),
+        good(code("warn()", 4, stream("careful", name="stderr"))),
+    ],
+    "length": [good(code("\n\n".join(f"x{i} = {i}" for i in range(16)), 4))],
+    "alt-text": [
+        good(markdown("![](notes/more%20notes.md)")),
+        good(markdown("<img src='notes/more notes.md'>")),
+        good(markdown("<img src='notes/more notes.md' alt=''>")),
+        good(code("plot()", 4, picture(alt=" "))),
+        good(code("plot()", 4, {**picture(), "metadata": {}})),
+        good(code("plot()", 4, picture({"image/png": "iVBORw0KGgo="}))),
+    ],
+    "minutes": [
+        changed(lambda nb: nb["metadata"].pop("mha_lesson")),
+        changed(set_minutes("20")),
+        changed(set_minutes(True)),
+        changed(set_minutes(25)),
+        changed(lambda nb: nb["cells"][0].update(source="# A lesson")),
+    ],
+    "ids": [
+        changed(lambda nb: nb["cells"][1].pop("id")),
+        changed(lambda nb: nb["cells"][1].update(id=nb["cells"][0]["id"])),
+    ],
+    "links": [
+        good(markdown("[gone](gone.md)")),
+        good(markdown("![a picture](gone.png)")),
+        good(markdown('<a href="gone.html">gone</a>')),
+        good(markdown("[out](../../outside.md)")),
+        good(markdown("![a picture](attachment:gone.png)")),
+        good(markdown("see [a]\n\n[a]: gone.md")),
+    ],
+    "network": [
+        good(code("import requests", 4)),
+        good(code("from urllib.request import urlopen", 4)),
+        good(code("!pip install torch", 4)),
+        good(code("%pip install torch", 4)),
+        good(code("!wget file", 4)),
+        good(code('read("https://example.org/data")', 4)),
+        good(code('AutoModel.from_pretrained("x")', 4)),
+        good(code("MNIST(root, download=True)", 4)),
+    ],
+    "machine-paths": [
+        good(code("f()", 4, stream("see /home/maya/x.py"))),
+        good(code("f()", 4, stream("see /root/x.py"))),
+        good(code("f()", 4, stream(["first\n", "/tmp/ipykernel_12/3.py:4"]))),
+        good(code("f()", 4, stream("C:\\Users\\maya\\x.py"))),
+        good(code("f()", 4, {**picture({"text/html": "<b>/Users/maya/x</b>", "text/plain": "b"}), "metadata": {}})),
+    ],
+    "addresses": [good(code("f", 4, stream("<function f at 0x7f3a5c0d1e20>")))],
+    "figure-repr": [good(code("plot()", 4, picture({**PNG, "text/plain": "<Figure size 640x480 with 1 Axes>"})))],
+    "widgets": [changed(lambda nb: nb["metadata"].update(widgets={"application/vnd.jupyter.widget-state+json": {}}))],
+    "ignored": [
+        good(code("time()", 4, tags=["nbval-ignore-output"])),
+        good(code("# NBVAL_IGNORE_OUTPUT\ntime()", 4)),
+        good(code("time()  # NBVAL_SKIP", 4)),
+        good(code("fail()", 4, tags=["raises-exception"])),
+    ],
+    "exercises": [good(code('check("03.typo", f)', 4)), good(code("f = adopt('03.typo', f)", 4))],
+}
+
+
+def test_a_good_notebook_breaks_no_rule(rules_broken):
+    assert rules_broken(good()) == set()
+
+
+def test_every_rule_is_tried():
+    assert set(BAD) == set(lint.RULES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "nb"),
+    [(rule, nb) for rule, bad in BAD.items() for nb in bad],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_a_rule_fires_and_no_other_does(rule, nb, rules_broken):
+    assert rules_broken(nb) == {rule}
+
+
+# --- what the rules must let pass ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        markdown("`[x](y)` is Python, and so is\n\n```python\nd[k](gone)\n![](gone.png)\n```\n"),
+        markdown("[outside](https://example.org/x.md), [mail](mailto:a@example.org)"),
+        markdown("![a cat](attachment:cat.png)", attachments={"cat.png": {"image/png": ""}}),
+        markdown("[![a badge](notes/more%20notes.md)](notes/more%20notes.md)"),
+        code("\n\n".join(f"x{i} = {i}" for i in range(15)), 4),
+        code("n = 4  # wget - and requests.get are named in a comment only", 4),
+        code("f()", 4, stream("a ratio of 3/tmp, 0x1f, and / home /")),
+        code("check(name, f)", 4),
+    ],
+)
+def test_a_rule_lets_pass(cell, rules_broken):
+    assert rules_broken(good(copy.deepcopy(cell))) == set()
+
+
+def test_ignores_are_counted_exactly(rules_broken, monkeypatch):
+    one = good(code("time()", 4, tags=["nbval-ignore-output"]))
+    monkeypatch.setitem(lint.ALLOWED_IGNORES, "lesson", 1)
+    assert rules_broken(one) == set()
+    assert rules_broken(good()) == {"ignored"}, "an allowance that is not used any more has to go"
+
+
+def test_a_problem_names_notebook_cell_and_rule():
+    problem = lint.lint(good(code("import requests", 4)), "03_scaling", known_ids=None)[-1]
+    assert str(problem).startswith("03_scaling, cell 5 [network]: ")
+
+
+def test_exercises_are_not_checked_without_a_registry():
+    nb = good(code('check("99.nothing", f)', 4))
+    assert "exercises" not in {problem.rule for problem in lint.lint(nb, known_ids=None)}
