@@ -16,7 +16,7 @@ import numpy as np
 
 from mha_lesson.blocked import blocked_attention as blocked_attention
 from mha_lesson.steps.heads import merge_heads, output_projection, split_heads
-from mha_lesson.steps.masks import check_keep
+from mha_lesson.steps.masks import as_keep, check_keep
 from mha_lesson.steps.projections import project
 from mha_lesson.steps.scores import attention_scores
 from mha_lesson.steps.softmax import masked_softmax
@@ -39,7 +39,7 @@ def scaled_dot_product_attention(
             f"value: expected one row for each of the {key.shape[-2]} keys {key.shape}, "
             f"got {value.shape}."
         )
-    with np.errstate(invalid="ignore"):  # inf or NaN in padding is masked in the next lines
+    with np.errstate(invalid="ignore", over="ignore"):  # rubbish in padding is masked in the next lines
         scores = attention_scores(query, key)  # (..., L, S)
     keep = np.True_ if keep is None else check_keep(keep, scores.shape)
     weights = masked_softmax(scores, keep)  # (..., L, S)
@@ -56,8 +56,9 @@ def weighted_sum(
     """
     if np.isfinite(value).all():
         return weights @ value  # (..., L, V)
-    allowed = np.broadcast_to(keep, weights.shape)[..., None]  # (..., L, S, 1)
-    terms = weights[..., None] * value[..., None, :, :]  # (..., L, S, V)
+    allowed = np.broadcast_to(as_keep(keep), weights.shape)[..., None]  # (..., L, S, 1)
+    with np.errstate(invalid="ignore"):
+        terms = weights[..., None] * value[..., None, :, :]  # (..., L, S, V)
     return np.where(allowed, terms, 0).sum(axis=-2)  # (..., L, V)
 
 
@@ -97,6 +98,12 @@ class MultiHeadAttention:
     b_v: Float[Array, "E"] | None = None
     b_o: Float[Array, "E"] | None = None
 
+    def __post_init__(self):
+        if self.num_heads < 1 or self.w_q.shape[1] % self.num_heads:
+            raise ValueError(
+                f"num_heads: expected a divisor of d_model = {self.w_q.shape[1]}, got {self.num_heads}."
+            )
+
     def __call__(
         self,
         query: Float[Array, "*any L E"],
@@ -112,6 +119,10 @@ class MultiHeadAttention:
             raise ValueError("value: came without key. Pass the key too, or neither of them.")
         key = query if key is None else key
         value = key if value is None else value
+        if value.shape[-2] != key.shape[-2]:
+            raise ValueError(
+                f"value: expected one row for each of the {key.shape[-2]} keys {key.shape}, got {value.shape}."
+            )
         q = split_heads(project(query, self.w_q, self.b_q), self.num_heads)  # (B, H, L, D)
         k = split_heads(project(key, self.w_k, self.b_k), self.num_heads)  # (B, H, S, D)
         v = split_heads(project(value, self.w_v, self.b_v), self.num_heads)  # (B, H, S, D)

@@ -7,7 +7,6 @@ import math
 import re
 
 import numpy as np
-import pytest
 from hypothesis import Phase, settings
 
 # The same examples in every run. The first failure is shown as it is: to shrink it takes minutes
@@ -27,11 +26,6 @@ def near(got, want, atol=1e-12):
 def says(*parts):
     """A pattern for pytest.raises: all parts in this order."""
     return "(?s)" + ".*".join(re.escape(part) for part in parts)
-
-
-def known_fault(why):
-    """A fault of today's package: the test states what is right, and must be unmarked when mended."""
-    return pytest.mark.xfail(strict=True, reason=why)
 
 
 def g(shape, a=0.7, b=0.3, s=1.0):

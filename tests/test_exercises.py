@@ -99,6 +99,8 @@ def test_right_but_unusual_forms_pass(e, name):
 def test_the_learner_sees_the_package_function_as_solution():
     assert "math.sqrt(d_head)" in repr(solution("03.scores"))
     assert "def attention_scores" in solution("03.scores")._repr_markdown_()
+    assert "def project(" in repr(solution("06.output")), "what the solution calls is shown too"
+    assert "an array of floats with the axes L and E" in repr(solution("03.scores"))
 
 
 # -- two mistakes at once -------------------------------------------------------------------
@@ -110,7 +112,11 @@ def test_a_pair_is_named_when_it_alone_explains_everything():
     both = e.variant(by_name["no_scale"], by_name["transposed"])
     result = check("03.scores", both)
     assert result.mistake == "no_scale+transposed"
-    assert by_name["no_scale"].say in result.message and by_name["transposed"].say in result.message
+    assert result.message == (
+        "Two things at once explain every probe.\n"
+        "1. They are not divided by sqrt(d): their spread grows with d and softmax saturates.\n"
+        "2. Rows must belong to queries and columns to keys: q @ k^T. You have the transpose."
+    )
 
 
 def test_a_wrong_pair_is_never_named():
@@ -200,6 +206,42 @@ def test_the_messages_say_what_was_expected_and_what_came():
     assert "at [0, 0, 0] expected 2.000000, got 0.492000" in said["different"]
     assert "got a dict" in said["wrong_type"]
     assert "`return` in place of `print`" in said["prints"]
+
+
+def test_right_names_in_another_order_are_said():
+    result = check("03.scores", lambda k, q: q @ k)
+    assert result.mistake == "parameter_order" and "you have (k, q)" in result.message
+
+
+def test_id_and_function_in_the_wrong_order_are_said():
+    result = check(loops, "03.scores")
+    assert result.mistake == "swapped_arguments" and 'check("03.scores", loops)' in result.message
+
+
+def test_an_error_in_a_product_comes_with_the_shapes():
+    said = check("03.scores", lambda q, k: q @ k.T).message
+    assert "The shapes that came in: q (3, 5, 4), k (3, 7, 4)." in said
+
+
+def test_an_assert_in_a_written_test_is_explained():
+    def is_scaled(scores):
+        assert scores(np.ones((1, 1, 4)), np.ones((1, 1, 4))).max() == 17
+        return True
+
+    assert "it returns False; it does not raise" in check("03.test_scaled", is_scaled).message
+
+
+def test_an_import_inside_an_answer_is_not_counted_and_not_cut_in_half(monkeypatch, tmp_path):
+    monkeypatch.setattr(calls, "SECONDS", 0.3)
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.8)\nfactor = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def double(x):
+        import slow_to_import
+
+        return x * slow_to_import.factor
+
+    assert check("00.double", double).status == "correct"
 
 
 def test_an_endless_loop_is_stopped(monkeypatch):

@@ -21,8 +21,8 @@ SCORES = Exercise(
     mistakes=(
         Mistake(
             "no_scale",
-            "Dot products are right but not divided by sqrt(d): their spread grows with d and softmax "
-            "saturates.",
+            "Dot products are right. But they are not divided by sqrt(d): their spread grows with d and "
+            "softmax saturates.",
             " / math.sqrt(d_head)", "",
         ),
         Mistake(
@@ -276,8 +276,8 @@ TEST_SCALED = Exercise(
         ),
         Mistake(
             "one_width",
-            "You compare with the right number, and find nearly all. But with d = 4 alone sqrt(d) = d / 2 = 2: a division "
-            "by 2 passes. Use a second width, for example d = 9 as well.",
+            "You compare with the right number, and find nearly all. But with d = 4 alone sqrt(d) = d / 2 = 2: a "
+            "division by 2 passes. Use a second width, for example d = 9 as well.",
             function=lambda scores: bool(np.isclose(_two(scores, np.ones((1, 4)), np.ones((1, 4))), 2)),
         ),
         Mistake(
@@ -288,8 +288,9 @@ TEST_SCALED = Exercise(
         ),
         Mistake(
             "exact_and_one_width",
-            "You compare with the right number. But == asks for every last bit, and a right version may round differently: "
-            "use np.isclose. And d = 4 alone cannot tell sqrt(d) from 2 or from d / 2: use a second width.",
+            "You compare with the right number. But == asks for every last bit, and a right version may "
+            "round differently: use np.isclose. And d = 4 alone cannot tell sqrt(d) from 2 or from d / 2:"
+            " use a second width.",
             function=lambda scores: _two(scores, np.ones((1, 4)), np.ones((1, 4))) == 2.0,
         ),
     ),

@@ -181,7 +181,7 @@ COMBINE = Exercise(
             "or",
             "The axes are right. But with | (or +) one permission is enough; a key must be allowed by "
             "both masks: &.",
-            ' & as_keep(padding, "padding")', ' | as_keep(padding, "padding")',
+            "causal & padding", "causal | padding",
         ),
         Mistake(
             "queries_padded",
@@ -232,7 +232,7 @@ COMBINE = Exercise(
         Mistake(
             "xor",
             "The axes are right. But ^ is True where exactly one mask allows; both must: &.",
-            ' & as_keep(padding, "padding")', ' ^ as_keep(padding, "padding")',
+            "causal & padding", "causal ^ padding",
         ),
     ),
     forms={

@@ -6,6 +6,7 @@ from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import usual_forms, wave
 from mha_lesson.steps.softmax import masked_softmax, softmax
 
+
 def _over_axis_one(z):
     e = np.exp(z - z.max(axis=1, keepdims=True))
     return e / e.sum(axis=1, keepdims=True)
@@ -289,8 +290,8 @@ MASKED = Exercise(
         "A row of -inf alone has the maximum -inf, and -inf - (-inf) is NaN. Replace that maximum by 0.",
         "Then the sum of that row is 0. Divide only where the sum is not 0, and leave 0 elsewhere.",
     ),
-    well_done="Zeros where forbidden, rows that sum to 1, and an empty row is all 0. (If you cleaned up a NaN on the way: "
-    "the next experiment shows what that costs.)",
+    well_done="Zeros where forbidden, rows that sum to 1, and an empty row is all 0. If you cleaned up a NaN on the "
+    "way, the next experiment shows what that costs.",
 )  # fmt: skip
 
 

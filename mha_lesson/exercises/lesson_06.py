@@ -424,8 +424,8 @@ MHA = Exercise(
     hints=(
         "Put your own functions in a row: project, split, attend, merge, project.",
         "q = split(x @ params['w_q'] + params['b_q'], num_heads), and the same for k and v.",
-        "Scores, mask and softmax work on all heads at once; keep broadcasts to (B, H, L, S). keep may be None: then all "
-        "is allowed.",
+        "Scores, mask and softmax work on all heads at once; keep broadcasts to (B, H, L, S). keep may be None: "
+        "then all is allowed.",
         "The end: merge(weights @ v) @ params['w_o'] + params['b_o'].",
     ),
     well_done="Multi-head attention, from start to end, and yours.",

@@ -115,14 +115,14 @@ def _legend(axes, any_done):
 
 
 def head_tensor(x, num_heads, token_labels=None, reshape_only=False):
-    """How a matrix (L, D) is cut into num_heads parts (H, L, D / H): x above, its parts below.
+    """How a matrix (L, E) is cut into num_heads parts (H, L, E / H): x above, its parts below.
 
     The colour says which head a feature belongs to, its depth which token the number came from.
-    reshape_only=True draws what x.reshape(H, L, d) does instead: the tokens get mixed.
+    reshape_only=True draws what x.reshape(H, L, D) does instead: the tokens get mixed.
     """
     x = np.asarray(x)
     if x.ndim != 2:
-        raise ValueError(f"x must have the shape (L, D), not {x.shape}: take one example, x[0].")
+        raise ValueError(f"x must have the shape (L, E), not {x.shape}: take one example, x[0].")
     length, features = x.shape
     if num_heads < 1 or features % num_heads:
         raise ValueError(f"{features} features can't be shared out evenly among {num_heads} heads.")
@@ -136,9 +136,9 @@ def head_tensor(x, num_heads, token_labels=None, reshape_only=False):
     origin = np.arange(length * features).reshape(length, features)
     shift = (across - features) / 2
     _cells(top, origin, x.shape, num_heads, shift)
-    top.set_title(f"x: (L, D) = ({length}, {features})", fontsize=11)
-    how = "x.reshape(H, L, d), tokens mixed" if reshape_only else "cut into heads"
-    bottom.set_title(f"{how}: (H, L, d) = ({num_heads}, {length}, {width})", fontsize=11)
+    top.set_title(f"x: (L, E) = ({length}, {features})", fontsize=11)
+    how = "x.reshape(H, L, D), tokens mixed" if reshape_only else "cut into heads"
+    bottom.set_title(f"{how}: (H, L, D) = ({num_heads}, {length}, {width})", fontsize=11)
     for head, part in enumerate(split_origin(length, features, num_heads, reshape_only)):
         _cells(bottom, part, x.shape, num_heads, head * (width + gap))
     bottom.set_xticks(
@@ -159,7 +159,7 @@ def head_tensor(x, num_heads, token_labels=None, reshape_only=False):
 def _cells(axes, origin, shape, num_heads, shift):
     """Squares for a block of flat indices (rows, columns), moved `shift` units to the right.
 
-    shape: (L, D), the shape of the matrix that the flat indices count through.
+    shape: (L, E), the shape of the matrix that the flat indices count through.
     """
     length, features = shape
     for (row, column), index in np.ndenumerate(origin):

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def split_origin(length, features, num_heads, reshape_only=False):
-    """Where each number of the split tensor came from: an (H, L, d) array of flat indices.
+    """Where each number of the split tensor came from: an (H, L, D) array of flat indices.
 
     Index i stands for token i // features, feature i % features.
     """

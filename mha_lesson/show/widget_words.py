@@ -170,18 +170,18 @@ class WordScores(LessonWidget):
 
 
 class TensorSlicer(LessonWidget):
-    """Follow every number of x (L, D) through the split into heads and back.
+    """Follow every number of x (L, E) through the split into heads and back.
 
     tokens: L words. A cell "t2·f5" is feature 5 of token 2; the colour says whose head that
     feature belongs to.
     """
 
     STEPS = (
-        ("1. x: (L, D)", "x"),
-        ("2. x.reshape(L, H, d)", "reshape"),
-        ("3. swap the axes: (H, L, d)", "swap"),
-        ("4. merged again: (L, D)", "merged"),
-        ("wrong: x.reshape(H, L, d)", "wrong"),
+        ("1. x: (L, E)", "x"),
+        ("2. x.reshape(L, H, D)", "reshape"),
+        ("3. swap the axes: (H, L, D)", "swap"),
+        ("4. merged again: (L, E)", "merged"),
+        ("wrong: x.reshape(H, L, D)", "wrong"),
     )
 
     def __init__(self, tokens, d_model, num_heads):
@@ -257,7 +257,7 @@ class TensorSlicer(LessonWidget):
         if origin.ndim == 2:
             columns = [f"f{feature}" for feature in range(self.d_model)]
             return self._page(self._table(origin, framed, rows, columns, ""), step, head)
-        # (L, H, d) and (H, L, d) are drawn as one block for each head; the order of axes is in the
+        # (L, H, D) and (H, L, D) are drawn as one block for each head; the order of axes is in the
         # caption, so the step from one to the other is a new name for the same blocks.
         blocks = []
         for number in range(self.num_heads):

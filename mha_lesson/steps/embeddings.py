@@ -18,9 +18,12 @@ def lookup(ids: Integer[Array, "*any"], table: Float[Array, "V E"]) -> Float[Arr
     """The rows of the table that the ids name.
 
     Raises
-        ValueError  an id has no row. A negative id would silently count from the end.
+        ValueError  an id has no row (a negative one would silently count from the end), or the
+                    ids are no whole numbers (booleans would silently select rows).
     """
     ids = np.asarray(ids)
+    if ids.size and ids.dtype.kind not in "iu":
+        raise ValueError(f"ids: expected whole numbers, got {ids.dtype}. Use ids.astype(int) if they mean rows.")
     if ids.size and (ids.min() < 0 or ids.max() >= len(table)):
         bad = int(ids[(ids < 0) | (ids >= len(table))][0])
         raise ValueError(
@@ -81,9 +84,11 @@ def rotary(
     d_head = x.shape[-1]
     if d_head % 2:
         raise ValueError(f"x: expected an even last axis (pairs are turned), got shape {x.shape}.")
+    if np.shape(pos) != x.shape[-2:-1]:
+        raise ValueError(f"pos: expected one position for each row of x {x.shape}, got shape {np.shape(pos)}.")
     angle = np.outer(pos, base ** (-np.arange(0, d_head, 2) / d_head))  # (L, D/2)
     cos, sin = np.cos(angle), np.sin(angle)
-    turned = np.empty_like(x)
+    turned = np.empty(x.shape, x.dtype if x.dtype.kind == "f" else float)
     turned[..., 0::2] = x[..., 0::2] * cos - x[..., 1::2] * sin
     turned[..., 1::2] = x[..., 0::2] * sin + x[..., 1::2] * cos
     return turned  # (..., L, D)

@@ -8,6 +8,8 @@ Head h owns the features h·D to (h + 1)·D. Splitting must first cut the featur
 two axes; one reshape has the right shape and mixes tokens.
 """
 
+import numpy as np
+
 from mha_lesson.steps.projections import project
 from mha_lesson.steps.typing import Array, Float
 
@@ -15,6 +17,8 @@ from mha_lesson.steps.typing import Array, Float
 def split_heads(x: Float[Array, "*any L E"], num_heads: int) -> Float[Array, "*any H L D"]:
     """Cut the features of each token into `num_heads` equal parts."""
     *batch, L, d_model = x.shape
+    if not isinstance(num_heads, (int, np.integer)) or num_heads < 1:
+        raise ValueError(f"num_heads: expected a whole number from 1 on, got {num_heads!r}.")
     if d_model % num_heads:
         raise ValueError(
             f"num_heads: expected a divisor of d_model = {d_model}, got {num_heads}: "

@@ -63,7 +63,12 @@ def combine_masks(
     them B would land on the wrong axis, silently whenever the sizes agree
     (pytorch/pytorch#177482).
     """
-    return as_keep(causal, "causal") & as_keep(padding, "padding")[:, None, None, :]
+    causal, padding = as_keep(causal, "causal"), as_keep(padding, "padding")
+    if padding.ndim != 2 or causal.ndim != 2 or padding.shape[1] != causal.shape[1]:
+        raise ValueError(
+            f"padding: expected (B, S) beside causal (L, S), got {padding.shape} and {causal.shape}."
+        )
+    return causal & padding[:, None, None, :]
 
 
 def as_keep(mask, name: str = "keep") -> Bool[Array, "*any"]:
@@ -79,11 +84,12 @@ def as_keep(mask, name: str = "keep") -> Bool[Array, "*any"]:
         raise ValueError(
             f"{name}: expected a boolean mask (True = may attend), got {mask.dtype} holding only "
             f"0 and 1. If 1 means 'may attend', pass {name}.astype(bool)."
+            + (f" If it is added to scores, pass {name} == 0." if not mask.any() else "")
         )
-    if np.issubdtype(mask.dtype, np.floating) and np.isin(mask, (0, -np.inf)).all():
+    if np.issubdtype(mask.dtype, np.floating) and ((mask == 0) | (mask <= -1e3)).all():
         raise ValueError(
             f"{name}: expected a boolean mask (True = may attend), got an additive {mask.dtype} "
-            f"mask of 0 and -inf. Pass {name} == 0."
+            f"mask of 0 and {mask.min():g}. Pass {name} == 0."
         )
     raise ValueError(
         f"{name}: expected a boolean mask (True = may attend), got {mask.dtype} of shape {mask.shape}."
@@ -120,15 +126,17 @@ def to_torch_sdpa(keep) -> Bool[Array, "*any"]:
 
 
 def to_torch_mha(
-    keep, batch: int | None = None, num_heads: int | None = None
+    keep, batch: int | None = None, num_heads: int | None = None, L: int | None = None
 ) -> Bool[Array, "*any"]:
     """For `nn.MultiheadAttention(attn_mask=...)`: the opposite meaning, True = blocked.
 
-    A mask (L, S) stays so. A mask (B, 1 or H, L, S) becomes (B * H, L, S) in the order that
+    A mask (L, S) stays so. A padding mask (B, 1, 1, S) does not know how many queries there are:
+    then say L. A mask (B, 1 or H, L, S) becomes (B * H, L, S) in the order that
     PyTorch wants, all heads of sample 0 first; `mask.repeat(H, 1, 1)` has the same shape and
     mixes the samples (line/lighthouse#77).
     """
-    blocked = ~as_keep(keep)
+    keep = as_keep(keep)
+    blocked = ~keep
     if blocked.ndim == 2:
         return blocked
     if blocked.ndim != 4 or batch is None or num_heads is None:
@@ -136,9 +144,15 @@ def to_torch_mha(
             f"keep: expected (L, S), or (B, 1 or H, L, S) together with batch and num_heads; got "
             f"shape {blocked.shape}, batch {batch}, num_heads {num_heads}."
         )
-    L, S = blocked.shape[-2:]
-    blocked = np.broadcast_to(blocked, (batch, num_heads, L, S))
-    return blocked.reshape(batch * num_heads, L, S)
+    if L is None and blocked.shape[-2] == 1:
+        raise ValueError(
+            f"keep: expected an axis for the queries, got {keep.shape}, the same row for all of them. "
+            f"Say how many there are: to_torch_mha(keep, batch, num_heads, L=...)."
+        )
+    wanted = (batch, num_heads, L or blocked.shape[-2], blocked.shape[-1])
+    if any(have not in (1, want) for have, want in zip(blocked.shape, wanted, strict=True)):
+        raise ValueError(f"keep: expected a shape that broadcasts to {wanted}, got {blocked.shape}.")
+    return np.broadcast_to(blocked, wanted).reshape(batch * num_heads, *wanted[2:])
 
 
 def from_torch_sdpa(mask) -> Bool[Array, "*any"]:
@@ -153,7 +167,7 @@ def from_torch_mha(mask) -> Bool[Array, "*any"]:
 
 def _from_additive(mask) -> Bool[Array, "*any"]:
     mask = np.asarray(mask)
-    if not np.isin(mask, (0, -np.inf)).all():
+    if mask.dtype.kind != "f" or not np.isin(mask, (0, -np.inf)).all():
         raise ValueError(
             "mask: expected booleans, or floats that are 0 (may attend) and -inf (blocked); got "
             f"{mask.dtype} with other values. A mask of 0 and 1 must become boolean first."

@@ -27,6 +27,8 @@ def project(
             f"w: expected (in, out) with in = {x.shape[-1]}, the last axis of x {x.shape}; "
             f"got {w.shape}. A weight of torch.nn.Linear is (out, in): pass weight.T."
         )
+    if b is not None and b.shape != w.shape[1:]:
+        raise ValueError(f"b: expected one number for each column of w {w.shape}, got shape {b.shape}.")
     projected = x @ w  # (..., L, E)
     return projected if b is None else projected + b
 

@@ -12,6 +12,7 @@ division, because a NaN that is replaced afterwards comes back in the gradient
 
 import numpy as np
 
+from mha_lesson.steps.masks import check_keep
 from mha_lesson.steps.typing import Array, Float
 
 
@@ -26,7 +27,7 @@ def masked_softmax(z: Float[Array, "*any S"], keep) -> Float[Array, "*any S"]:
 
     Whatever stands in a forbidden place of z, NaN included, does not count. keep=None allows all.
     """
-    keep = True if keep is None else keep
+    keep = True if keep is None else check_keep(keep, z.shape)
     z = np.where(keep, z, -np.inf)  # (..., S)
     peak = z.max(axis=-1, keepdims=True, initial=-np.inf)  # (..., 1)
     peak = np.where(np.isneginf(peak), 0, peak)  # an empty row has no largest score

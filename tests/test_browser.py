@@ -1,0 +1,79 @@
+"""A lesson in a real JupyterLab and a real browser, as a learner uses it."""
+
+import shutil
+
+import pytest
+
+from mha_lesson.course import paths
+from mha_lesson.exercises.student import REGISTRY
+
+pytest.importorskip("playwright", reason="playwright is not installed (pip install playwright)")
+pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
+
+from tests import browser_lab  # noqa: E402
+
+LESSON = "05_softmax.ipynb"
+WRONG_AXIS = """def softmax(z):
+    e = np.exp(z - z.max(axis=0))
+    return e / e.sum(axis=0)
+
+
+check("05.softmax", softmax)"""
+HAS_PICTURE = "cell => cell.querySelector('.jp-OutputArea-output img')?.naturalWidth > 100"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not browser_lab.browser_path(), reason="no Chromium or Chrome (MHA_LESSON_BROWSER names one)"),
+    pytest.mark.skipif(not (paths.NOTEBOOKS / LESSON).exists(), reason=f"there is no {LESSON} in notebooks/ yet"),
+]
+
+
+@pytest.fixture(scope="module")
+def lesson(tmp_path_factory):
+    """The lesson, open in JupyterLab and not yet run."""
+    folder = tmp_path_factory.mktemp("lab")
+    shutil.copy(paths.NOTEBOOKS / LESSON, folder)
+    with browser_lab.lab(folder) as address, browser_lab.chromium() as browser:
+        yield browser_lab.Notebook(browser, address, LESSON)
+
+
+def test_a_lesson_works_in_the_browser(lesson):
+    picture_before_the_first_run(lesson)
+    everything_runs(lesson)
+    the_widget_moves(lesson)
+    a_wrong_answer_is_named(lesson)
+    assert not lesson.outside, "the lesson asked other machines for something"
+    assert not lesson.complaints
+
+
+def picture_before_the_first_run(lesson):
+    """Nothing has run and nobody trusted the file: the widget's place shows its picture."""
+    cell = lesson.on_screen(lesson.find("show.SoftmaxExplorer"))
+    lesson.page.wait_for_function(HAS_PICTURE, arg=cell.element_handle())
+
+
+def everything_runs(lesson):
+    lesson.run_all()
+    code = [cell for cell in lesson.cells() if cell["type"] == "code"]
+    assert [cell["count"] for cell in code] == list(range(1, len(code) + 1))
+    errors = [output for cell in code for output in cell["outputs"] if output["output_type"] == "error"]
+    assert not errors
+
+
+def the_widget_moves(lesson):
+    """By mouse and by keyboard: the sentence under the bars says what was chosen."""
+    cell = lesson.on_screen(lesson.find("show.SoftmaxExplorer"))
+    sentence = cell.get_by_role("status")
+    cell.get_by_role("checkbox").click()
+    sentence.get_by_text("maximum subtracted").wait_for()
+    cell.locator(".noUi-handle").first.press("ArrowLeft")
+    sentence.get_by_text("Temperature 0.79").wait_for()
+
+
+def a_wrong_answer_is_named(lesson):
+    index = lesson.find('check("05.softmax"')
+    shown = lesson.run(index, WRONG_AXIS)
+    assert [output["output_type"] for output in shown] == ["execute_result"]
+    mistake = next(known for known in REGISTRY["05.softmax"].mistakes if known.name == "over_queries")
+    assert mistake.say in " ".join(shown[0]["data"]["text/plain"].split())
+    lesson.on_screen(index).get_by_text("05.softmax: incorrect").wait_for()
