@@ -1,7 +1,9 @@
 """The layer: against PyTorch, against plain loops, against public reports, and its invariants."""
 
+import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -828,9 +830,15 @@ def test_the_layer_names_a_mask_that_does_not_fit(report_layer, keep, parts):
 
 
 def run_python(code):
-    """A fresh interpreter, in which nothing is imported yet."""
+    """A fresh interpreter, in which nothing is imported yet, and no bytecode of a checked module is kept."""
+    with tempfile.TemporaryDirectory() as cache:
+        return _run_python(code, cache)
+
+
+def _run_python(code, cache):
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPYCACHEPREFIX": str(cache)},
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Attention by blocks: the same numbers as the form with the N×N array, and little memory."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -222,7 +223,7 @@ def test_memory_grows_with_one_block_of_rows(monkeypatch, loud):
     assert 4 * (block * N + 6 * N * (D + 1)) < 4 * N * N / 9  # what one N×N array would take
 
 
-def test_shapes_in_the_annotations_hold():
+def test_shapes_in_the_annotations_hold(tmp_path):
     """With beartype on, in a process of its own: leading axes may broadcast, widths may not differ."""
     code = """
         import numpy as np, pytest
@@ -235,5 +236,7 @@ def test_shapes_in_the_annotations_hold():
             blocked_attention(q.astype(int), k, v)
     """
     run = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True)
+    # A cache of its own: bytecode of the checked module must not be mixed up with the plain one.
+    env = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr

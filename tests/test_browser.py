@@ -10,7 +10,7 @@ from mha_lesson.exercises.student import REGISTRY
 pytest.importorskip("playwright", reason="playwright is not installed (pip install playwright)")
 pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
 
-from tests import browser_lab  # noqa: E402
+from tests import browser_lab
 
 LESSON = "05_softmax.ipynb"
 WRONG_AXIS = """def softmax(z):

@@ -218,10 +218,12 @@ def trust(files):
     try:
         import nbformat
         from nbformat.sign import NotebookNotary
-    except ImportError:
-        return
-    notary = NotebookNotary()
-    new = [file.stem for file in files if not notary.check_signature(nbformat.read(file, as_version=4))]
+
+        notary = NotebookNotary()
+        new = [file.stem for file in files if not notary.check_signature(nbformat.read(file, as_version=4))]
+        notary.store.close()
+    except Exception:  # not installed, no home to keep signatures in, a broken notebook:
+        return  # a note is not worth a crash, and `unreadable` has named what is broken
     if new:
         yield note(f"{len(new)} of {len(files)} notebooks were not run by you yet: widgets appear when you run them")
 
