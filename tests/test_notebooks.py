@@ -174,6 +174,7 @@ BAD = {
         good(code("1 / 0", 4, {"output_type": "error", "ename": "ZeroDivisionError", "evalue": "", "traceback": []})),
         good(code("warn()", 4, stream("careful", name="stderr"))),
     ],
+    "width": [good(code("x = " + "1 + " * 26 + "1", 4))],
     "length": [good(code("\n\n".join(f"x{i} = {i}" for i in range(16)), 4))],
     "alt-text": [
         good(markdown("![](notes/more%20notes.md)")),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mha_lesson.show.numbers import number, say, table
+from mha_lesson.show.numbers import number, say, say_error, table
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,10 @@ def test_say_prints_each_rank(capsys):
         "loss: 0.1235\nrow: [1.0000 0.0000]\nm, shape (2, 2):\n1.0  0.0\n0.0  1.0\n"
         "t, shape (1, 2, 1, 1):\n[0, 0]\n1.0\n[0, 1]\n1.0\nname: she\n"
     )
+
+
+def test_a_long_error_is_broken_between_words(capsys):
+    say_error(ValueError("word " * 40))
+    lines = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert lines[0].startswith("ValueError: word") and all(len(line) <= 92 for line in lines)
+    assert " ".join(lines).split() == ["ValueError:", *["word"] * 40]

@@ -7,7 +7,7 @@ from mha_lesson.course import bootstrap, paths
 
 
 def run(extra, browser=True):
-    """Become JupyterLab. It never writes a notebook unless you save one."""
+    """Become JupyterLab. It writes a notebook only when you save it, or when its own autosave does."""
     if os.environ.get("JUPYTERHUB_SERVICE_PREFIX"):
         print("This already runs inside a JupyterHub: open notebooks/00_start_here.ipynb in the file list on the left.")
         return 0

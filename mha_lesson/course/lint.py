@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from mha_lesson.course import notebook as nb
 from mha_lesson.course import paths
 
+WIDEST_LINE = 104  # characters: seen in a window of 1280 pixels with the list of files open
 LONGEST_CELL = 15  # lines that are not blank: what fits beside its output on a projector
 
 # How many cells of which notebook (by its stem) may leave their output uncompared: cells
@@ -90,6 +91,14 @@ def length(page):
         lines = [line for line in nb.source(cell).splitlines() if line.strip()]
         if len(lines) > LONGEST_CELL:
             yield number, f"{len(lines)} lines of code, {LONGEST_CELL} are allowed: split it"
+
+
+def width(page):
+    """JupyterLab cuts longer lines at the right edge of an ordinary window."""
+    for number, cell in page.cells("code"):
+        longest = max(map(len, nb.source(cell).splitlines()), default=0)
+        if longest > WIDEST_LINE:
+            yield number, f"a line of {longest} characters, {WIDEST_LINE} are allowed: break it"
 
 
 def alt_text(page):
@@ -262,6 +271,7 @@ RULES = {
     "unrun": unrun,
     "errors": errors,
     "length": length,
+    "width": width,
     "alt-text": alt_text,
     "minutes": minutes,
     "ids": ids,

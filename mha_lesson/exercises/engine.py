@@ -343,7 +343,8 @@ def _without_docstring(source: str) -> str:
 def _error_text(function: Callable, error: BaseException) -> str:
     """Which error, at which of the learner's lines. No file names and no addresses."""
     said = re.sub(r"0x[0-9a-fA-F]+", "0x…", str(error)).split("\n")[0]
-    text = f"it raises {type(error).__name__}: {said}" if said else f"it raises {type(error).__name__}"
+    named = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    text = "it raises `" + named.replace("`", "'") + "`"  # as code: what it says is no Markdown
     code = getattr(function, "__code__", None)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if code is not None and frame.filename == code.co_filename:

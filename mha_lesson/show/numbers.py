@@ -7,7 +7,10 @@ float64 and rounded to a few decimals, and a rounded minus zero loses its sign.
     say("weights", weights)             one labelled block
     print(number(0.5))                  0.5000
     print(table(weights, rows, columns))
+    say_error(error)                    an error's type and message, in lines that fit
 """
+
+import textwrap
 
 import numpy as np
 
@@ -68,3 +71,8 @@ def say(label: str, value, decimals: int = DECIMALS) -> None:
         print(f"{label}, shape {array.shape}:")
         for i in np.ndindex(array.shape[:-2]):
             print(f"[{', '.join(map(str, i))}]\n{table(array[i], decimals=decimals)}")
+
+
+def say_error(error: Exception) -> None:
+    """Print an error that was meant to happen, broken between words."""
+    print(textwrap.fill(f"{type(error).__name__}: {error}", 92))

@@ -163,10 +163,7 @@ class WordScores(LessonWidget):
         return plots.bars(self.tokens, self.scores[word], f"scores of the query of {self.tokens[word]}", "score")
 
     def picture_alt(self):
-        lines = " ".join(
-            f"{token}: {self.tokens[largest(row)]}." for token, row in zip(self.tokens, self.scores, strict=True)
-        )
-        return f"Map of the scores. The key with the highest score for each query: {lines}"
+        return f"Bars: the scores of one query with every key. {self.describe(**self.start)}"
 
 
 class TensorSlicer(LessonWidget):
