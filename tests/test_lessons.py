@@ -44,8 +44,8 @@ def solved(notebook):
     notebook = copy.deepcopy(notebook)
     for cell, id, name in exercise_cells(notebook):
         cell.source = (
-            f"from mha_lesson.exercises import REGISTRY as _registry\n"
-            f'{name} = _registry["{id}"].solution\n'
+            "from mha_lesson.exercises import REGISTRY as _registry\n"
+            f'def {name}(*arguments):\n    return _registry["{id}"].solution(*arguments)\n'
             f'check("{id}", {name})'
         )
     return notebook

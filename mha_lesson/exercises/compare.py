@@ -127,6 +127,8 @@ def _dtype_text(expected: np.ndarray, got: np.ndarray) -> str:
 
 
 def _type_text(expected: Any, value: Any) -> str:
+    if isinstance(value, tuple) and not isinstance(expected, tuple):
+        return f"expected one result, got {len(value)}: return the first one alone?"
     if isinstance(value, (list, tuple)):
         return "expected an array, got a list that is not a rectangle of numbers"
     if isinstance(value, np.ndarray):

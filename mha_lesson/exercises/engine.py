@@ -84,6 +84,7 @@ class Exercise:
     forms       other right answers: tests prove that none of them is flagged
     judge       where many answers are right: turns an answer into what is compared
     helpers     functions that the solution calls and the lesson has not shown
+    patient     where the learner writes a test: makes the tested function take lists and the like
     """
 
     id: str
@@ -96,6 +97,7 @@ class Exercise:
     well_done: str
     judge: Callable[[Any], Any] | None = None
     helpers: tuple[Callable, ...] = ()
+    patient: Callable | None = None
 
     @cached_property
     def probe_list(self) -> list[Probe]:
@@ -254,6 +256,12 @@ class Exercise:
         advice = _ADVICE[found.kind]
         if isinstance(self.expected[i].value, bool):  # the learner writes a test
             advice = "Your test misjudges this version: print the arrays that it compares."
+            if found.kind == "wrong_shape":
+                advice = "Return one True or False: np.allclose gives one; np.isclose needs .all() behind it."
+        elif isinstance(self.expected[i].value, tuple) and found.kind == "wrong_type":
+            advice = f"Return {len(self.expected[i].value)} of them, with commas between."
+        elif found.kind == "wrong_dtype" and np.asarray(self.expected[i].value).dtype == bool:
+            advice += " For a mask, .astype(bool) makes it one."
         return self._wrong(found.kind, f"{right}{where}{found.text}. {advice}")
 
     def _shapes(self, i: int) -> str:
@@ -278,8 +286,7 @@ class Exercise:
 _ADVICE = {
     "wrong_type": "An array, a tensor or a nested list of numbers is fine.",
     "wrong_shape": "Write the shape of each intermediate result beside its line, then compare.",
-    "wrong_dtype": "The numbers may look right, but the next step computes something else with them. "
-    "For a mask, .astype(bool) makes it one.",
+    "wrong_dtype": "The numbers may look right, but the next step computes something else with them.",
     "nan": "Look for 0/0, inf - inf, or the logarithm of 0.",
     "different": "Work this one number out by hand. Then call your function in a cell of its own and print each step.",
 }
@@ -288,7 +295,8 @@ _ADVICE = {
 def _fault(mistake: Mistake) -> str:
     """What to change, without the praise before it: of two mistakes, one may spoil what the other keeps."""
     text = mistake.say.split(". ", 1)[-1].removeprefix("But ")
-    return text[0].upper() + text[1:]
+    # Code at the beginning, such as len(x) or x * x, keeps its letters.
+    return text[0].upper() + text[1:] if re.match(r"[a-z]{2,} ", text) else text
 
 
 def _outcome_difference(expected: Outcome, got: Outcome) -> Difference | None:

@@ -113,8 +113,8 @@ LOOKUP = Exercise(
         ),
         Mistake(
             "scaled",
-            "This is attention as in lesson 03, with the scores divided by sqrt(D). Right there; "
-            "here the plain match keys @ query is asked for.",
+            "This is attention as in lesson 03, with the matches divided by sqrt(D), and right there. But"
+            " here the plain match keys @ query is asked for.",
             "keys @ query", "keys @ query / len(query) ** 0.5",
         ),
         Mistake(

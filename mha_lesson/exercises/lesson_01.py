@@ -164,9 +164,8 @@ POSITIONS = Exercise(
         ),
         Mistake(
             "blocks",
-            "A valid encoding, in another column order: all sines, then all cosines. The text interleaves: "
-            "even "
-            "columns sine, odd columns cosine.",
+            "A valid encoding. But its columns are in another order, all sines, then all cosines. The "
+            "text interleaves: even columns sine, odd columns cosine.",
             function=_positions_by_blocks,
         ),
         Mistake(

@@ -67,6 +67,18 @@ QKV = Exercise(
             function=lambda x, w_q, w_k, w_v: (x @ w_v, x @ w_k, x @ w_q),
         ),
         Mistake(
+            "value_in_front",
+            "All three products are right. But they come back as value, query, key; the order is query, "
+            "key, value.",
+            function=lambda x, w_q, w_k, w_v: (x @ w_v, x @ w_q, x @ w_k),
+        ),
+        Mistake(
+            "query_last",
+            "All three products are right. But they come back as key, value, query; the order is query, "
+            "key, value.",
+            function=lambda x, w_q, w_k, w_v: (x @ w_k, x @ w_v, x @ w_q),
+        ),
+        Mistake(
             "value_from_key",
             "Query and key are right. But the value uses w_k as well; what a word offers and what it hands "
             "over "
@@ -93,8 +105,8 @@ QKV = Exercise(
         ),
         Mistake(
             "weights_first",
-            "The right pairs are multiplied. But w @ x works on the words, not on the features: put x first, "
-            "x @ w.",
+            "With x = the identity it comes out right. But on other shapes the product does not fit: it "
+            "is x @ w, neither w @ x nor x.T @ w.",
             function=lambda x, w_q, w_k, w_v: (w_q @ x, w_k @ x, w_v @ x),
         ),
     ),
@@ -137,7 +149,9 @@ PREVIOUS = Exercise(
     signature="previous(n)",
     solution=previous_word_weights,
     judge=_found_word,
-    probes=lambda: [Probe((n,), f"{n} words: the best key of words 1 to {n - 1}") for n in (3, 5, 11)],
+    probes=lambda: [
+        Probe((n,), f"{n} words: best keys of words 1 to {n - 1}, in order; -1 is a tie") for n in (3, 5, 11)
+    ],
     mistakes=(
         Mistake(
             "next_word",
@@ -165,7 +179,8 @@ PREVIOUS = Exercise(
         ),
         Mistake(
             "two_back",
-            "Looking back is right. But it goes back two words: shift by one place, np.eye(n, k=-1).",
+            "Looking back is right. But it goes back two words: shift by one place, np.eye(n, k=-1). (If "
+            "you shifted both matrices, shift only one.)",
             "k=-1", "k=-2",
         ),
     ),

@@ -21,8 +21,8 @@ SCORES = Exercise(
     mistakes=(
         Mistake(
             "no_scale",
-            "Dot products are right. But they are not divided by sqrt(d): their spread grows with d and "
-            "softmax saturates.",
+            "Dot products are right. But the dot products are not divided by sqrt(d): their spread grows "
+            "with d and softmax saturates.",
             " / math.sqrt(d_head)", "",
         ),
         Mistake(
@@ -72,8 +72,8 @@ SCORES = Exercise(
         ),
         Mistake(
             "fourth_root",
-            "The fourth root of d is right if it goes into q and into k. You used it once: divide by sqrt(d) "
-            "in all.",
+            "The fourth root of d is right if it goes into q and into k. But one division by the fourth "
+            "root is too little: divide by sqrt(d) in all.",
             "math.sqrt(d_head)", "d_head**0.25",
         ),
         Mistake(
@@ -144,6 +144,12 @@ VARIANCE = Exercise(
             "sqrt(d) is the standard deviation before scaling, good. But the variance is asked for, d; and after "
             "the division by sqrt(d) it is d / sqrt(d)² = 1.",
             function=lambda d: (math.sqrt(d), 1 / math.sqrt(d)),
+        ),
+        Mistake(
+            "one_over_root",
+            "The first number is right. But dividing by sqrt(d) divides the variance by d: d / d = 1, not"
+            " 1/sqrt(d).",
+            function=lambda d: (float(d), 1 / math.sqrt(d)),
         ),
         Mistake(
             "square_forgotten",
@@ -218,7 +224,10 @@ def _implementations() -> list[Probe]:
         "a version that multiplies by sqrt(d)": SCORES.variant(SCORES.mistakes[7]),
         "a version with the fourth root once": SCORES.variant(SCORES.mistakes[8]),
         "a version that divides by d / 2": lambda q, k: q @ k.swapaxes(-1, -2) / (q.shape[-1] / 2),
-        "a version that always divides by 2": lambda q, k: q @ k.swapaxes(-1, -2) / 2,
+        **{
+            f"a version that always divides by {c}": lambda q, k, c=c: q @ k.swapaxes(-1, -2) / c
+            for c in (2, 3, 4, 8)
+        },
         "a version that divides by the square root of the width of 4 heads": lambda q, k: (
             q @ k.swapaxes(-1, -2) / np.sqrt(4 * q.shape[-1])
         ),
@@ -237,6 +246,7 @@ def _two(scores, q, k) -> float:
 
 TEST_SCALED = Exercise(
     id="03.test_scaled",
+    patient=_patient,
     signature="is_scaled(scores)",
     solution=is_scaled,
     probes=_implementations,
@@ -274,11 +284,14 @@ TEST_SCALED = Exercise(
             "the right number.",
             function=lambda scores: _two(scores, np.ones((1, 4)), np.ones((1, 4))) != 4.0,
         ),
-        Mistake(
-            "one_width",
-            "You compare with the right number, and find nearly all. But with d = 4 alone sqrt(d) = d / 2 = 2: a "
-            "division by 2 passes. Use a second width, for example d = 9 as well.",
-            function=lambda scores: bool(np.isclose(_two(scores, np.ones((1, 4)), np.ones((1, 4))), 2)),
+        *(
+            Mistake(
+                f"one_width_{d}",
+                f"You compare with the right number, and find nearly all. But one width cannot tell sqrt(d) from a "
+                f"constant: a version that always divides by {math.isqrt(d)} passes your test. Use a second width.",
+                function=lambda scores, d=d: bool(np.isclose(_two(scores, np.ones((1, d)), np.ones((1, d))), d**0.5)),
+            )
+            for d in (4, 9, 16, 64)
         ),
         Mistake(
             "exact_equality",
@@ -301,8 +314,8 @@ TEST_SCALED = Exercise(
         "against the formula": lambda scores: np.allclose(
             scores(wave(3, 5), wave(7, 5, step=0.9)), wave(3, 5) @ wave(7, 5, step=0.9).T / np.sqrt(5)
         ),
-        "by variance": lambda scores: (
-            0.8 < np.var(scores(*np.random.default_rng(0).standard_normal((2, 300, 64)))) < 1.2
+        "by variance": lambda scores: all(
+            0.8 < np.var(scores(*np.random.default_rng(0).standard_normal((2, 300, d)))) < 1.2 for d in (32, 64)
         ),
         "nested lists": lambda scores: [is_scaled(scores)][0],
     },

@@ -47,13 +47,14 @@ CAUSAL = Exercise(
         ),
         Mistake(
             "top_left",
-            "Fine for square masks. With a cache the queries are the LAST tokens: shift the diagonal by S - L.",
+            "Right for square masks. But with a cache the queries are the LAST tokens: shift the diagonal"
+            " by S - L.",
             " + (S - L)", "",
         ),
         Mistake(
             "shifted_other_way",
-            "Fine for square masks, and you shift for the others. But in the wrong direction: by S - L, not "
-            "L - S.",
+            "Right for square masks, and you shift for the others. But the shift goes in the wrong "
+            "direction: by S - L, not L - S.",
             "+ (S - L)", "- (S - L)",
         ),
         Mistake(
@@ -369,6 +370,12 @@ def _attenders() -> list[Probe]:
             x, keep, keep | (np.arange(len(x)) > 0)[:, None]),
         "a version that lets one padding place in": lambda x, keep: _attend(
             x, keep | np.concatenate([[False], keep[:-1]])),
+        "a version in which the last real query sees the padding": lambda x, keep: _attend(
+            x, keep, keep | (np.arange(len(x)) == np.flatnonzero(keep)[-1])[:, None]),
+        "a version in which only the first query sees the padding": lambda x, keep: _attend(
+            x, keep, keep | (np.arange(len(x)) == 0)[:, None]),
+        "a version that lets the last padding place in": lambda x, keep: _attend(
+            x, keep | (np.arange(len(x)) == len(x) - 1)),
         "a version that adds the mask of 0 and 1": lambda x, keep: masked_softmax(
             x @ x.T / np.sqrt(x.shape[1]) + keep, True) @ x,
     }
@@ -395,6 +402,7 @@ def _compare(attend, rows=slice(None), change=10.0, places=slice(3, None)):
 
 TEST_PADDING = Exercise(
     id="04.test_padding",
+    patient=_patient,
     signature="is_padding_safe(attend)",
     solution=is_padding_safe,
     probes=_attenders,
@@ -431,6 +439,18 @@ TEST_PADDING = Exercise(
             "Changing the padding and comparing is right. But you change only its last place; a version "
             "that lets one place too many in gets through. Change all of it.",
             function=lambda attend: _compare(attend, rows=slice(3), places=slice(4, None)),
+        ),
+        Mistake(
+            "first_place_only",
+            "Changing the padding and comparing is right. But you change only its first place; a version "
+            "that lets another one in gets through. Change all of it.",
+            function=lambda attend: _compare(attend, rows=slice(3), places=slice(3, 4)),
+        ),
+        Mistake(
+            "last_row",
+            "Changing the padding and comparing is right. But you look at the last real token alone, and "
+            "a leak can sit in any: compare all real tokens.",
+            function=lambda attend: _compare(attend, rows=2),
         ),
         Mistake(
             "first_row",

@@ -276,7 +276,7 @@ MHA = Exercise(
         ),
         Mistake(
             "no_output_bias",
-            "All is right up to the very end, where the bias b_o is missing.",
+            "All is right up to the very end. But there the bias b_o is missing.",
             'context @ params["w_o"] + params["b_o"]', 'context @ params["w_o"]',
         ),
         Mistake(
@@ -301,12 +301,21 @@ MHA = Exercise(
         ),
         Mistake(
             "ignores_mask",
-            "Right without a mask. But keep has no effect: hand it to the attention of every head.",
+            "Right without a mask. But the mask has no effect: hand keep to the attention of every head.",
             "key, value, keep)", "key, value)",
         ),
         Mistake(
+            "none_hides_all",
+            "Right with a mask. But keep may be None, and np.where takes None for False: then nobody may "
+            "look. Write keep = True if keep is None else keep.",
+            function=lambda x, params, num_heads, keep: multi_head_attention(
+                x, params, num_heads, np.zeros((1, 1), bool) if keep is None else keep
+            ),
+        ),
+        Mistake(
             "mask_inverted",
-            "Right without a mask. But keep is used the wrong way round: True means 'may attend'.",
+            "Right without a mask. But the mask is used the wrong way round: True in keep means 'may "
+            "attend'.",
             function=lambda x, params, num_heads, keep: multi_head_attention(
                 x, params, num_heads, None if keep is None else ~keep
             ),
@@ -320,8 +329,8 @@ MHA = Exercise(
         ),
         Mistake(
             "scaled_twice",
-            "Heads and masks are right. But the scores are divided by sqrt(d_head) twice; "
-            "attention_scores does it already.",
+            "Heads and masks are right. But the scores are divided by d_head, that is by sqrt(d_head) "
+            "twice. (If you call attention_scores: it divides already.)",
             function=lambda x, params, num_heads, keep: _attend_with(
                 x, params, num_heads, keep, lambda s, m, d: masked_softmax(s / d, m)
             ),
@@ -428,7 +437,8 @@ MHA = Exercise(
         "then all is allowed.",
         "The end: merge(weights @ v) @ params['w_o'] + params['b_o'].",
     ),
-    well_done="Multi-head attention, from start to end, and yours.",
+    well_done="Multi-head attention, from start to end, and yours. A wrong key bias, by the way, nobody could "
+    "notice: lesson 05.",
 )  # fmt: skip
 
 

@@ -1,10 +1,13 @@
 """The five words a learner uses: check, hint, solution, adopt, status."""
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from mha_lesson.exercises import (
     lesson_00,
@@ -16,6 +19,7 @@ from mha_lesson.exercises import (
     lesson_06,
     progress,
 )
+from mha_lesson.exercises.compare import plain
 from mha_lesson.exercises.engine import Exercise, Result
 
 _LESSONS = (lesson_00, lesson_01, lesson_02, lesson_03, lesson_04, lesson_05, lesson_06)
@@ -47,6 +51,11 @@ def check(id: str, function: Any = None) -> Result:
         return Result(function, "incorrect", "swapped_arguments", text)
     if exercise is None:
         return Result(str(id), "incorrect", "unknown_id", _unknown(id))
+    if _own(function) is exercise.solution:  # adopt put it there; it is nobody's answer
+        return Result(
+            id, "not attempted", None,
+            "This is the course's own function. Run the cell with your function again, then check.",
+        )  # fmt: skip
     result = _diagnose(exercise, function)
     _record(result)
     return result
@@ -79,13 +88,17 @@ def solution(id: str) -> Note:
 
 
 def adopt(id: str, function: Callable) -> Callable:
-    """Your function if it is right, the course's own otherwise. Says which."""
+    """Your function if it is right, the course's own otherwise. Says which.
+
+    Whatever form your answers have (lists, tensors), later cells get them as NumPy arrays.
+    """
     exercise = REGISTRY.get(id)
     if exercise is None:
         raise KeyError(_unknown(id))
-    if _diagnose(exercise, function).status == "correct":
+    own = _own(function)
+    if own is not exercise.solution and _diagnose(exercise, own).status == "correct":
         print(f"{id}: from here on your own function is used.")
-        return function
+        return _in_numpy(exercise, own)
     print(f"{id}: until yours is right, the course's own function is used.")
     return exercise.solution
 
@@ -101,6 +114,25 @@ def status(lesson: str = "") -> Note:
     rows = [f"{'x' if i in solved else '~' if i in tried else ' '}  {i}" for i in ids]
     body = "\n".join(f"- {'✅' if i in solved else '🔎' if i in tried else '◻️'} {i}" for i in ids)
     return Note("\n".join([text, *rows]), f"**{text}**\n\n{body}")
+
+
+def _own(function: Any) -> Any:
+    """The function as the learner wrote it: `adopt` may have wrapped it before."""
+    return inspect.unwrap(function) if callable(function) else function
+
+
+def _in_numpy(exercise: Exercise, function: Callable) -> Callable:
+    """The learner's function, with NumPy arrays coming back, which later cells expect."""
+    several = isinstance(exercise.solution(*exercise.probe_list[0].args), tuple)
+
+    @functools.wraps(function)
+    def adopted(*args, **kwargs):
+        if exercise.patient:
+            args = tuple(map(exercise.patient, args))
+        value = plain(function(*args, **kwargs))
+        return tuple(map(np.asarray, value)) if several else np.asarray(value)
+
+    return adopted
 
 
 def _diagnose(exercise: Exercise, function: Any) -> Result:

@@ -6,7 +6,7 @@ over the last axis, the keys. The largest score of each row is taken off first: 
 the same, and exp never overflows.
 
 A query that may attend to nothing gets the weights 0, not NaN. The row is made 0 before the
-division, because a NaN that is replaced afterwards comes back in the gradient
+division, because a NaN that is replaced afterwards can come back in the gradient
 (pytorch/pytorch#41508).
 """
 
