@@ -2,6 +2,7 @@
 
     python3 -m mha_lesson.benchmark numpy
     python3 -m mha_lesson.benchmark numpy --sizes 512,4096 --dtypes float32,float64 --json out.json
+    python3 -m mha_lesson.benchmark layers      whole layers in PyTorch, forwards, and with gradients
 
 A time alone says little on a machine that does other things too. So all forms take turns in one
 process, and what is reported is the ratio to a base form in the same round: its median, and the
@@ -236,6 +237,7 @@ class Comparison:
     reference: Callable  # of the same arguments: the right answer, in float64
     bases: tuple[str, ...]  # the first one that is there is the base of all ratios
     square_bytes: Callable  # (name, n, heads, itemsize): bytes of the N×N arrays that a form holds
+    variants: tuple[dict, ...] = ({},)  # further arguments of the builder; each is a block of the table
 
     def build(self, **arguments) -> dict[str, Callable]:
         module, function = self.builder.split(":")
@@ -277,17 +279,19 @@ def _check(comparison, forms, base, arguments):
 
 def table(result: dict) -> str:
     """One size as text."""
-    head = f"N = {result['n']}, {result['dtype']}, {result['rounds']} rounds"
-    lines = [f"{head:<30}{'ms':>10}{'ratio':>9}  {'quartiles':<16}{'extra MB':>9}{'error':>10}"]
+    passes = {None: "", False: "forward, ", True: "forward and backward, "}[result.get("backward")]
+    head = f"N = {result['n']}, {result['dtype']}, {passes}{result['rounds']} rounds"
+    width = max(30, len(head) + 1)
+    lines = [f"{head:<{width}}{'ms':>10}{'ratio':>9}  {'quartiles':<16}{'extra MB':>9}{'error':>10}"]
     for name, row in result["forms"].items():
         ratio, peak = row["ratio"], row.get("peak")
         quartiles = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
         extra = f"{peak['bytes'] / 1e6:.1f}" if peak else "-"
         lines.append(
-            f"  {name:<28}{row['seconds']['median'] * 1e3:>10.2f}{ratio['median']:>9.2f}  "
+            f"  {name:<{width - 2}}{row['seconds']['median'] * 1e3:>10.2f}{ratio['median']:>9.2f}  "
             f"{quartiles:<16}{extra:>9}{row['error']:>10.0e}"
         )
-    lines += [f"  {name:<30}left out: {why}" for name, why in result["skipped"].items()]
+    lines += [f"  {name:<{width}}left out: {why}" for name, why in result["skipped"].items()]
     return "\n".join(lines) + "\n"
 
 
@@ -370,6 +374,97 @@ def run_numpy(options) -> int:
     return report(comparison, "causal attention in NumPy", options)
 
 
+# ------------------------------------------------------------------------------ the command `layers`
+
+
+def layer_forms(n: int, heads: int, d_head: int, dtype: str, backward: bool) -> dict[str, Callable]:
+    """Whole layers with the same weights on one causal sequence: the output, or the input's gradient.
+
+    Backwards, the gradients of the weights are computed too. `nn.MultiheadAttention` stays in
+    training mode, where it uses SDPA; its way for evaluation builds the N×N array.
+    """
+    import torch
+
+    from mha_lesson.pytorch import MultiHeadAttention
+
+    theirs, x, probe = _layer_inputs(n, heads, d_head, dtype)
+    future = torch.ones(n, n, dtype=torch.bool).triu(1)
+    ours = MultiHeadAttention.from_torch(theirs)
+    bare = {"qkv": torch.nn.Linear(x.shape[-1], 3 * x.shape[-1], dtype=x.dtype), "out": theirs.out_proj}
+    bare["qkv"].load_state_dict({"weight": theirs.in_proj_weight, "bias": theirs.in_proj_bias})
+    calls = {
+        "bare SDPA layer": (bare.values(), lambda x: bare_layer(x, bare["qkv"], bare["out"], heads)),
+        "nn.MultiheadAttention": (
+            [theirs],
+            lambda x: theirs(x, x, x, attn_mask=future, is_causal=True, need_weights=False)[0],
+        ),
+        "mha_lesson.pytorch": ([ours], lambda x: ours(x, causal=True)),
+    }
+    return {
+        name: _one_pass(call, [p for module in modules for p in module.parameters()], x, probe, backward)
+        for name, (modules, call) in calls.items()
+    }
+
+
+def bare_layer(x, qkv, out, heads):
+    """The least that a layer can do: one matrix for Q, K and V, SDPA, one matrix after it."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in qkv(x).chunk(3, dim=-1))
+    return out(scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+def _layer_inputs(n, heads, d_head, dtype):
+    """A layer with its weights, one sequence, and the gradient that comes back to its output."""
+    import torch
+
+    torch.manual_seed(n)
+    dtype, width = getattr(torch, dtype), heads * d_head
+    layer = torch.nn.MultiheadAttention(width, heads, batch_first=True, dtype=dtype)
+    return layer, torch.randn(1, n, width, dtype=dtype), torch.randn(1, n, width, dtype=dtype)
+
+
+def _one_pass(call, parameters, x, probe, backward):
+    import torch
+
+    def forwards():
+        with torch.no_grad():
+            return call(x)
+
+    def both():
+        leaf = x.detach().requires_grad_()
+        return torch.autograd.grad(call(leaf), [leaf, *parameters], probe)[0]
+
+    return both if backward else forwards
+
+
+def layer_reference(n, heads, d_head, dtype, backward):
+    """`nn.MultiheadAttention` in float64, asked for its weights: then it builds the N×N array."""
+    import torch
+
+    layer, x, probe = _layer_inputs(n, heads, d_head, dtype)
+    layer, future = layer.double(), torch.ones(n, n, dtype=torch.bool).triu(1)
+
+    def call(x):
+        return layer(x, x, x, attn_mask=future)[0]
+
+    return _one_pass(call, [], x.double(), probe.double(), backward)().numpy()
+
+
+def run_layers(options) -> int:
+    if not _has_torch():
+        print("layers: needs PyTorch, and this Python has none. Install it: pip install torch", file=sys.stderr)
+        return 1
+    comparison = Comparison(
+        "mha_lesson.benchmark:layer_forms",
+        layer_reference,
+        ("bare SDPA layer",),
+        lambda name, n, heads, itemsize: n * n * (name == "nn.MultiheadAttention"),  # its mask
+        ({"backward": False}, {"backward": True}),
+    )
+    return report(comparison, "causal layers in PyTorch", options)
+
+
 # ------------------------------------------------------------------------------ the command line
 
 
@@ -383,13 +478,14 @@ def report(comparison: Comparison, title: str, options) -> int:
     results = []
     for dtype in options.dtypes:
         for n in options.sizes:
-            arguments = {"n": n, "heads": options.heads, "d_head": options.d_head, "dtype": dtype}
-            try:
-                results.append(compare(comparison, arguments, options))
-            except WrongAnswer as wrong:
-                print(f"Stopped, nothing was timed: {wrong}", file=sys.stderr)
-                return 1
-            print(table(results[-1]), flush=True)
+            for variant in comparison.variants:
+                arguments = {"n": n, "heads": options.heads, "d_head": options.d_head, "dtype": dtype, **variant}
+                try:
+                    results.append(compare(comparison, arguments, options))
+                except WrongAnswer as wrong:
+                    print(f"Stopped, nothing was timed: {wrong}", file=sys.stderr)
+                    return 1
+                print(table(results[-1]), flush=True)
     if results:
         print(_footnote(results))
     if options.json:
@@ -403,7 +499,7 @@ def _footnote(results):
     meters = sorted({row["peak"]["meter"] for r in results for row in r["forms"].values() if "peak" in row})
     bases = " or ".join(sorted({r["base"] for r in results}))
     lines = [f"ratio: time over that of {bases} in the same round, median. Under 15 % apart is a tie."]
-    if "torch SDPA" not in bases:
+    if not _has_torch():
         lines.append("torch is not installed: the base is a form in NumPy instead of torch's SDPA.")
     lines += [f"extra MB: above the inputs, output included; measured by {meter}." for meter in meters]
     lines.append(f"error: the largest, from float64 up to N = {REFERENCE_SIZE}, from the base above.")
@@ -437,13 +533,12 @@ def _dtype(text):
     return text
 
 
-def parser() -> argparse.ArgumentParser:
-    """A new command: a function of the options, and one line here."""
+def _common_options(sizes: list[int], heads: int) -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     add = common.add_argument
-    add("--sizes", type=_list_of(int), default=[128, 512, 1024, 2048, 4096, 16384], help="N, as 128,512")
+    add("--sizes", type=_list_of(int), default=sizes, help="N, as 128,512")
     add("--dtypes", type=_list_of(_dtype), default=["float32"], help="float32, float64 or both")
-    add("--heads", type=int, default=8)
+    add("--heads", type=int, default=heads)
     add("--d-head", type=int, default=64)
     add("--threads", type=int, default=1, help="for NumPy and torch alike")
     add("--repeats", type=int, default=50, help="rounds at most")
@@ -451,10 +546,19 @@ def parser() -> argparse.ArgumentParser:
     add("--memory", type=float, default=4.0, help="GB; forms whose N×N arrays need more are left out")
     add("--no-weigh", dest="weigh", action="store_false", help="do not measure memory")
     add("--json", metavar="FILE")
+    return common
+
+
+def parser() -> argparse.ArgumentParser:
+    """A new command: a function of the options, and three lines here."""
     top = argparse.ArgumentParser("python3 -m mha_lesson.benchmark", description=__doc__.splitlines()[0])
     commands = top.add_subparsers(required=True, metavar="command")
+    common = _common_options(sizes=[128, 512, 1024, 2048, 4096, 16384], heads=8)
     numpy = commands.add_parser("numpy", parents=[common], help="forms of attention in NumPy, and torch's")
     numpy.set_defaults(run=run_numpy)
+    common = _common_options(sizes=[128, 512, 2048], heads=12)
+    layers = commands.add_parser("layers", parents=[common], help="whole layers in PyTorch, with gradients too")
+    layers.set_defaults(run=run_layers)
     return top
 
 

@@ -1,0 +1,470 @@
+"""Multi-head attention as a PyTorch layer: the steps of lessons 01-06, with a fast middle.
+
+    Q = X W_Q + b_Q,  K = M W_K + b_K,  V = M W_V + b_V                     M = X in self-attention
+    head_h = softmax(Q_h K_g^T / sqrt(D), keep) V_g                         g = h // (H / G)
+    MultiHead(X, M) = [head_1, ..., head_H] W_O + b_O
+
+    x        (B, L, E)          what looks                  B batch, L queries, E = d_model
+    memory   (B, S, K)          what is looked at           S keys, K = kdim (V = vdim for values)
+    q        (B, H, L, D)       H = num_heads               D = E / H, the width of one head
+    k, v     (B, G, S, D)       G = num_kv_heads            G = H unless heads share (GQA, MQA)
+    keep     (L, S) or (B, 1 or H, L, S)                    boolean, True = may attend
+    weights  (B, H, L, S)       each head's own, never averaged
+    context  (B, H, L, D)       what each head found
+
+The middle is `torch.nn.functional.scaled_dot_product_attention` ("SDPA"), which never builds the
+weights (B, H, L, S). They are computed beside it when you ask for them, so that asking cannot
+change the output: `nn.MultiheadAttention` has two ways through, and they differ
+(pytorch/pytorch#41508, #118972).
+
+Four linear maps hold the weights, and their names are those of the state_dict:
+
+    q_proj.weight (E, E)   k_proj.weight (G·D, K)   v_proj.weight (G·D, V)   out_proj.weight (E, E)
+
+each with its `.bias`. One wide matrix for Q, K and V saves nothing measurable on a CPU, and three
+serve self- and cross-attention, kdim, vdim and shared heads alike.
+
+Sources: Vaswani et al. 2017, equation 1 and section 3.2.2; Dao et al. 2022 (FlashAttention), the
+middle; Shazeer 2019 (one key/value head, MQA) and Ainslie et al. 2023 (some of them, GQA).
+"""
+
+import math
+from numbers import Integral
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mha_lesson.attention import MultiHeadAttention as NumpyMultiHeadAttention
+
+# ------------------------------------------------------------------------------ masks
+
+
+def causal_mask(L: int, S: int, device=None) -> Bool[Tensor, "L S"]:
+    """Each query sees itself and what came before; the LAST query sees all S keys.
+
+    SDPA's own `is_causal` lets the FIRST query see one key instead (pytorch/pytorch#103082).
+    The two agree where L = S, and only there.
+    """
+    query_place = torch.arange(L, device=device)[:, None] + (S - L)  # (L, 1)
+    key_place = torch.arange(S, device=device)[None, :]  # (1, S)
+    return key_place <= query_place  # (L, S)
+
+
+def joint_mask(keep, causal: bool, L: int, S: int, device=None) -> Bool[Tensor, "..."] | None:
+    """What both `keep` and `causal` allow; None if everything is allowed.
+
+    Booleans joined by `and`: two additive masks of finfo.min would overflow (NVIDIA/apex#1105).
+    A single query is the last one, and `causal` hides nothing from it.
+    """
+    if causal and L > 1:
+        triangle = causal_mask(L, S, device)  # (L, S)
+        return triangle if keep is None else keep & triangle  # (L, S) or (B, 1 or H, L, S)
+    return keep
+
+
+def open_empty_rows(mask: Bool[Tensor, "..."]) -> tuple[Bool[Tensor, "..."], Bool[Tensor, "..."]]:
+    """(mask, empty): rows that allow nothing are opened, and named, to be set to 0 afterwards.
+
+    Softmax over no key at all is 0 / 0. A NaN that is replaced later comes back in the gradient
+    (pytorch/pytorch#41508), so it must never arise: not in any of SDPA's many kernels.
+    """
+    empty = ~mask.any(dim=-1, keepdim=True)  # (..., L, 1)
+    return mask | empty, empty
+
+
+def clear_padding(x: Float[Tensor, "B S K"], keep: Bool[Tensor, "..."]) -> Float[Tensor, "B S K"]:
+    """x with zeros at each key that no query of its sequence may attend to.
+
+    A weight of 0 does not erase a NaN (pytorch/pytorch#101967). Cleared before the projection,
+    it reaches neither the output nor the gradients of the projection.
+    """
+    keep = keep[(None,) * (4 - keep.dim())]  # (B or 1, H or 1, L or 1, S)
+    seen = keep.any(dim=(1, 2))  # (B or 1, S)
+    return x.masked_fill(~seen[..., None], 0)  # (B, S, K)
+
+
+# ------------------------------------------------------------------------------ attention
+
+
+def attention(
+    q: Float[Tensor, "B H L D"],
+    k: Float[Tensor, "B G S D"],
+    v: Float[Tensor, "B G S V"],
+    keep=None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Float[Tensor, "B H L V"]:
+    """softmax(Q K^T / sqrt(D), keep and causal) V, without the weights. Empty rows give 0.
+
+    `dropout` is applied as given, in evaluation too, as SDPA does (pytorch/pytorch#124464): the
+    layer passes 0 then.
+    """
+    context = fused_attention(q, k, v, keep, causal, dropout)  # (B, H, L, D)
+    if (causal or keep is not None) and has_nan(context):
+        return shielded_attention(context, q, k, v, keep, causal, dropout)
+    return context
+
+
+def fused_attention(q, k, v, keep, causal, dropout) -> Float[Tensor, "B H L D"]:
+    """One call of SDPA. Causal, square and without `keep`, it builds no mask at all: the fast path."""
+    L, S = q.shape[-2], k.shape[-2]
+    options = {"dropout_p": dropout, "enable_gqa": q.shape[1] != k.shape[1]}
+    if causal and keep is None and L == S:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)  # (B, H, L, D)
+    mask = joint_mask(keep, causal, L, S, q.device)
+    if mask is None:
+        return F.scaled_dot_product_attention(q, k, v, **options)  # (B, H, L, D)
+    mask, empty = open_empty_rows(mask)
+    context = F.scaled_dot_product_attention(q, k, v, mask, **options)  # (B, H, L, D)
+    return context.masked_fill(empty, 0)
+
+
+def has_nan(context: Tensor) -> bool:
+    """Whether a sum over what came out is NaN: then something not finite came in.
+
+    0 * NaN and 0 * inf are NaN, so poison from a forbidden place always shows. Looking costs one
+    pass over the output. Only the CPU looks, uncompiled: elsewhere a program would have to wait.
+    """
+    if context.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    try:
+        return bool(context.detach().sum().isnan())
+    except RuntimeError:  # there is no value to look at: inside torch.func.vmap, for one
+        return False
+
+
+def shielded_attention(context, q, k, v, keep, causal, dropout) -> Float[Tensor, "B H L D"]:
+    """`context`, mended for the queries that may not attend to the keys that hold NaN or inf.
+
+    Needed where a key is forbidden to some queries only: the future, under `causal`. What a query
+    may attend to is never hidden: its row stays as it came out.
+    """
+    broken = ~(k.isfinite().all(-1) & v.isfinite().all(-1))[..., None]  # (B, G, S, 1)
+    if not broken.any():  # then it is a query that holds NaN
+        return context
+    mended = fused_attention(q, k.masked_fill(broken, 0), v.masked_fill(broken, 0), keep, causal, dropout)
+    mask = joint_mask(keep, causal, q.shape[-2], k.shape[-2], q.device)
+    if mask is None:
+        return context
+    seen = mask.to(q.dtype) @ share_heads(broken, q.shape[1]).to(q.dtype)  # (B, H, L, 1), how many of them
+    return torch.where(seen > 0, context.detach(), mended)
+
+
+def attention_weights(
+    q: Float[Tensor, "B H L D"], k: Float[Tensor, "B G S D"], keep=None, causal: bool = False
+) -> Float[Tensor, "B H L S"]:
+    """softmax(Q K^T / sqrt(D), keep and causal): rows add up to 1, or to 0 where nothing is allowed.
+
+    Forbidden scores become -inf, whatever stood there: a finite stand-in such as -1e4 can win,
+    and -1e9 does not fit into float16 (NVIDIA/apex#1105). Half types are computed in float32.
+    """
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scores = q.to(wide) / math.sqrt(q.shape[-1]) @ share_heads(k, q.shape[1]).to(wide).mT  # (B, H, L, S)
+    mask = joint_mask(keep, causal, *scores.shape[-2:], q.device)
+    if mask is None:
+        return scores.softmax(dim=-1).to(q.dtype)
+    mask, empty = open_empty_rows(mask)
+    weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
+    return weights.masked_fill(empty, 0).to(q.dtype)
+
+
+# ------------------------------------------------------------------------------ heads
+
+
+def split_heads(x: Float[Tensor, "B L E"], num_heads: int) -> Float[Tensor, "B H L D"]:
+    """Cut the features of each token into heads, then swap: head h owns features h·D to (h + 1)·D."""
+    return x.unflatten(-1, (num_heads, x.shape[-1] // num_heads)).transpose(1, 2)  # (B, L, H, D), (B, H, L, D)
+
+
+def merge_heads(context: Float[Tensor, "B H L D"]) -> Float[Tensor, "B L E"]:
+    """Swap back, then lay the heads of each token side by side (jsbaan/transformer-from-scratch#6)."""
+    return context.transpose(1, 2).flatten(-2)  # (B, L, H, D), (B, L, E)
+
+
+def share_heads(x: Shaped[Tensor, "B G S D"], num_heads: int) -> Shaped[Tensor, "B H S D"]:
+    """Each key/value head for H / G query heads that are neighbours: 0 0 1 1, not 0 1 0 1 (onnx/onnx#7274)."""
+    return x.repeat_interleave(num_heads // x.shape[1], dim=1) if x.shape[1] != num_heads else x
+
+
+# ------------------------------------------------------------------------------ the layer
+
+
+class MultiHeadAttention(nn.Module):
+    """Self- and cross-attention, any boolean mask, key/value heads of any number that divides.
+
+        mha = MultiHeadAttention(d_model=768, num_heads=12)
+        output = mha(x, causal=True)                                # self-attention
+        output, weights = mha(x, memory, keep=keep, need_weights=True)
+
+    num_kv_heads: None = num_heads; fewer are shared by neighbouring query heads (GQA); 1 is MQA.
+    kdim, vdim: widths of key and value, if they are not d_model. bias: on all four maps.
+    dropout: share of the weights that training sets to 0; in evaluation nothing is dropped.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        *,
+        bias: bool = True,
+        dropout: float = 0.0,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        self.d_model, self.num_heads, self.dropout = d_model, num_heads, dropout
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.kdim = d_model if kdim is None else kdim
+        self.vdim = d_model if vdim is None else vdim
+        self._check_sizes()
+        kv_width = d_model // num_heads * self.num_kv_heads  # G·D
+        options = {"bias": bias, "device": device, "dtype": dtype}
+        self.q_proj = nn.Linear(d_model, d_model, **options)
+        self.k_proj = nn.Linear(self.kdim, kv_width, **options)
+        self.v_proj = nn.Linear(self.vdim, kv_width, **options)
+        self.out_proj = nn.Linear(d_model, d_model, **options)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        """Uniform weights that keep the variance both ways (Glorot & Bengio 2010), biases 0."""
+        for linear in self.projections():
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear, nn.Linear]:
+        """The four maps in the order query, key, value, output."""
+        return self.q_proj, self.k_proj, self.v_proj, self.out_proj
+
+    def forward(
+        self,
+        query: Float[Tensor, "*B L E"],
+        key: Float[Tensor, "*B S K"] | None = None,
+        value: Float[Tensor, "*B S V"] | None = None,
+        keep: Bool[Tensor, "..."] | None = None,
+        causal: bool = False,
+        need_weights: bool = False,
+    ) -> Float[Tensor, "*B L E"] | tuple[Float[Tensor, "*B L E"], Float[Tensor, "*B H L S"]]:
+        """The output; with need_weights (output, weights), the weights of each head, (B, H, L, S).
+
+        key defaults to query and value to key. Batch first, or (L, E) without a batch.
+        keep: boolean, True = may attend: (L, S), or (B, 1 or H, L, S); without a batch (1 or H, L, S).
+        causal: no look ahead; the last query sees all keys. With keep, both must allow.
+
+        A query that may attend to nothing gets weights 0 and the output bias alone.
+        The weights are those before dropout: shares that add up to 1 (pytorch/pytorch#42929).
+        NaN and inf at a key that `keep` hides from every query count for nothing, in gradients too.
+        At a key hidden from some queries only the others see them; this holds for the output, on a
+        CPU, uncompiled. A NaN in a query stays in its row, and spoils gradients: in self-attention
+        padding is a query, too, so fill it with zeros.
+        """
+        key, value = self._fill_in(query, key, value)
+        self._check_inputs(query, key, value)
+        shape = (*query.shape[:-1], key.shape[-2])  # (*B, L, S)
+        keep = check_keep(keep, (*shape[:-2], self.num_heads, *shape[-2:]), query.device)
+        if query.dim() == 3:
+            output, weights = self._attend(query, key, value, keep, causal, need_weights)
+            return (output, weights) if need_weights else output
+        keep = keep[None] if keep is not None and keep.dim() == 3 else keep  # (1, H, L, S)
+        output, weights = self._attend(query[None], key[None], value[None], keep, causal, need_weights)
+        return (output[0], weights[0]) if need_weights else output[0]
+
+    def _attend(self, query, key, value, keep, causal, need_weights):
+        if keep is not None:
+            one = value is key
+            key = clear_padding(key, keep)  # (B, S, K)
+            value = key if one else clear_padding(value, keep)  # (B, S, V)
+        q = split_heads(self.q_proj(query), self.num_heads)  # (B, H, L, D)
+        k = split_heads(self.k_proj(key), self.num_kv_heads)  # (B, G, S, D)
+        v = split_heads(self.v_proj(value), self.num_kv_heads)  # (B, G, S, D)
+        context = attention(q, k, v, keep, causal, self.dropout if self.training else 0.0)  # (B, H, L, D)
+        output = self.out_proj(merge_heads(context))  # (B, L, E)
+        return output, attention_weights(q, k, keep, causal) if need_weights else None
+
+    # ---------------------------------------------------------------- from and to other layers
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
+        """A layer with copies of the weights of a `torch.nn.MultiheadAttention`.
+
+        Same device, dtype, dropout and mode. It takes the batch first even where `module` has
+        batch_first=False, the default there (pytorch/pytorch#122959): transpose(0, 1) the inputs.
+        Its masks say True = blocked: keep = ~attn_mask, and keep = ~key_padding_mask[:, None, None, :].
+        """
+        if not isinstance(module, nn.MultiheadAttention):
+            raise TypeError(f"module: expected a torch.nn.MultiheadAttention, got {type(module).__name__}.")
+        if module.bias_k is not None or module.add_zero_attn:
+            raise ValueError(
+                "module: expected one without add_bias_kv and add_zero_attn; this course's layer "
+                "has neither. Build nn.MultiheadAttention without them."
+            )
+        like, in_bias = module.out_proj.weight, module.in_proj_bias
+        layer = cls(
+            module.embed_dim, module.num_heads, bias=in_bias is not None, dropout=module.dropout,
+            kdim=module.kdim, vdim=module.vdim, device=like.device, dtype=like.dtype,
+        )  # fmt: skip
+        if module.in_proj_weight is not None:
+            weights = module.in_proj_weight.chunk(3)  # (3 E, E), rows of query, key, value one above the other
+        else:
+            weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+        biases = [None] * 3 if in_bias is None else in_bias.chunk(3)
+        layer._copy_from((*weights, like), (*biases, module.out_proj.bias))
+        return layer.train(module.training)
+
+    @classmethod
+    def from_numpy(cls, layer: NumpyMultiHeadAttention, device=None, dtype=None) -> "MultiHeadAttention":
+        """A layer with copies of the weights of the NumPy layer, transposed to (out, in)."""
+        if not isinstance(layer, NumpyMultiHeadAttention):
+            raise TypeError(f"layer: expected mha_lesson.attention.MultiHeadAttention, got {type(layer).__name__}.")
+        weights = [torch.tensor(w.T) for w in (layer.w_q, layer.w_k, layer.w_v, layer.w_o)]
+        biases = [None if b is None else torch.tensor(b) for b in (layer.b_q, layer.b_k, layer.b_v, layer.b_o)]
+        made = cls(
+            layer.w_q.shape[1], layer.num_heads, bias=any(b is not None for b in biases),
+            kdim=layer.w_k.shape[0], vdim=layer.w_v.shape[0], device=device, dtype=dtype or weights[0].dtype,
+        )  # fmt: skip
+        made._copy_from(weights, biases)
+        return made
+
+    def to_numpy(self) -> NumpyMultiHeadAttention:
+        """The NumPy layer with copies of these weights, (in, out); bfloat16 becomes float32.
+
+        It has a key and a value head for each query head, so shared ones are repeated, and no dropout.
+        """
+        weights = [self._all_heads(linear, linear.weight) for linear in self.projections()]
+        biases = [self._all_heads(linear, linear.bias) for linear in self.projections()]
+        return NumpyMultiHeadAttention(*(to_array(w).T for w in weights), self.num_heads, *map(to_array, biases))
+
+    def _all_heads(self, linear, x):
+        """The rows of a shared head once for each of its query heads: (G·D, ...) becomes (E, ...)."""
+        if x is None or linear not in (self.k_proj, self.v_proj):
+            return x
+        heads = x.unflatten(0, (self.num_kv_heads, -1))  # (G, D, ...)
+        return heads.repeat_interleave(self.num_heads // self.num_kv_heads, dim=0).flatten(0, 1)  # (E, ...)
+
+    @torch.no_grad()
+    def _copy_from(self, weights, biases):
+        for linear, weight, bias in zip(self.projections(), weights, biases, strict=True):
+            linear.weight.copy_(weight)
+            if linear.bias is not None and bias is not None:  # one that is missing stays 0
+                linear.bias.copy_(bias)
+
+    # ---------------------------------------------------------------- what it says and refuses
+
+    def extra_repr(self) -> str:
+        text = f"d_model={self.d_model}, num_heads={self.num_heads}"
+        if self.num_kv_heads != self.num_heads:
+            text += f", num_kv_heads={self.num_kv_heads}"
+        if (self.kdim, self.vdim) != (self.d_model, self.d_model):
+            text += f", kdim={self.kdim}, vdim={self.vdim}"
+        return text + (f", dropout={self.dropout}" if self.dropout else "")
+
+    def _check_sizes(self):
+        sizes = {"d_model": self.d_model, "num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
+        for name, size in (sizes | {"kdim": self.kdim, "vdim": self.vdim}).items():
+            if not isinstance(size, Integral) or size < 1:
+                raise ValueError(f"{name}: expected a whole number from 1 on, got {size!r}.")
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"num_heads: expected a divisor of d_model = {self.d_model}, got {self.num_heads}: "
+                f"{self.d_model} / {self.num_heads} features for each head is not a whole number."
+            )
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads: expected a divisor of num_heads = {self.num_heads}, got {self.num_kv_heads}: "
+                f"each key/value head serves the same number of query heads."
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout: expected a share from 0 to below 1, got {self.dropout}.")
+
+    @staticmethod
+    def _fill_in(query, key, value):
+        if key is None and value is not None:
+            raise ValueError("value: came without key. Pass the key too, or neither of them.")
+        key = query if key is None else key
+        return key, key if value is None else value
+
+    def _check_inputs(self, query, key, value):
+        widths = (("query", query, self.d_model), ("key", key, self.kdim), ("value", value, self.vdim))
+        for name, x, width in widths:
+            if not isinstance(x, Tensor):
+                raise TypeError(
+                    f"{name}: expected a torch.Tensor, got {type(x).__name__}. Pass torch.as_tensor({name})."
+                )
+            if x.dim() not in (2, 3) or x.shape[-1] != width:
+                raise ValueError(
+                    f"{name}: expected (batch, tokens, {width}), or (tokens, {width}) without a batch, "
+                    f"got {tuple(x.shape)}."
+                )
+            if x.shape[:-2] != query.shape[:-2]:
+                raise ValueError(
+                    f"{name}: expected the batch of query {tuple(query.shape)}, got {tuple(x.shape)}. "
+                    f"The batch comes first; one sequence for all: {name}.expand({query.shape[0]}, -1, -1)."
+                )
+        if value.shape[-2] != key.shape[-2]:
+            raise ValueError(
+                f"value: expected one row for each of the {key.shape[-2]} keys {tuple(key.shape)}, "
+                f"got {tuple(value.shape)}."
+            )
+
+
+def check_keep(keep, shape: tuple[int, ...], device=None) -> Bool[Tensor, "..."] | None:
+    """`keep`, checked against the shape (..., H, L, S) of the scores; None stays None.
+
+    A mask (B, L, S) would land on the heads (pytorch/pytorch#177482). It is refused also where
+    the sizes happen to fit.
+    """
+    if keep is None:
+        return None
+    if not isinstance(keep, Tensor):
+        raise TypeError(
+            f"keep: expected a boolean torch.Tensor (True = may attend), got {type(keep).__name__}. "
+            f"Pass torch.as_tensor(keep)."
+        )
+    if keep.dtype != torch.bool:
+        raise ValueError(f"keep: expected a boolean mask (True = may attend), got {_looks_like(keep)}")
+    if len(shape) == 4 and keep.dim() == 3:
+        raise ValueError(
+            f"keep: expected 2 axes (L, S) or 4 axes (B, 1 or H, L, S) for scores of shape {shape}, "
+            f"got 3 axes {tuple(keep.shape)}. One mask for each sequence: keep[:, None]. "
+            f"One for each head: keep[None]."
+        )
+    fits = keep.dim() <= len(shape) and all(
+        have in (1, want) for have, want in zip(keep.shape[::-1], shape[::-1], strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"keep: expected a shape that broadcasts to the scores {shape}, got {tuple(keep.shape)}. "
+            f"A padding mask (B, S) needs two more axes: keep[:, None, None, :]."
+        )
+    if device is not None and keep.device != device:
+        raise ValueError(
+            f"keep: expected it on the query's device {device}, got {keep.device}. Pass keep.to(query.device)."
+        )
+    return keep.expand(torch.broadcast_shapes(keep.shape, (1, shape[-1])))  # (..., S): a size of 1 stands for all
+
+
+def _looks_like(mask: Tensor) -> str:
+    """What a mask that is not boolean seems to mean, and how to say it.
+
+    PyTorch adds a mask of 0 and 1 to the scores, which hides nothing (pytorch/pytorch#136816).
+    """
+    if not mask.is_meta and ((mask == 0) | (mask == 1)).all():
+        return f"{mask.dtype} holding only 0 and 1. If 1 means 'may attend', pass keep.bool()." + (
+            "" if mask.any() else " If it is added to scores, pass keep == 0."
+        )
+    if not mask.is_meta and mask.is_floating_point() and ((mask == 0) | (mask <= -1e3)).all():
+        return f"an additive {mask.dtype} mask of 0 and {mask.min():g}. Pass keep == 0."
+    return f"{mask.dtype} of shape {tuple(mask.shape)}."
+
+
+def to_array(tensor: Tensor | None):
+    """A NumPy copy; bfloat16, which NumPy lacks, as float32."""
+    if tensor is None:
+        return None
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().copy()
