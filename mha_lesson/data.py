@@ -4,9 +4,10 @@
     tokens = model.tokenize(SENTENCE)   # ['[CLS]', 'after', 'maya', ..., '[SEP]']
     x = model.embed(tokens)             # (14, 384), what the model's first layer reads
 
-The model is all-MiniLM-L6-v2, a small BERT. Here is its entrance only: embeddings, and the
-attention sub-layer of its first layer. data/README.md says where both files come from, under
-which licences, and how they were made.
+The model is all-MiniLM-L6-v2, a small BERT. load_minilm() is its entrance only: embeddings, and
+the attention sub-layer of its first layer. load_minilm_layers() has all six layers, for
+`mha_lesson.models.minilm`. data/README.md says where the files come from, under which licences,
+and how they were made.
 
 What is loaded is kept and shared by everyone who asks, so its arrays are read-only: writing
 into one raises an error. Take a copy to change it: `w_q = model.params["w_q"].copy()`.
@@ -28,6 +29,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "data"
 
 # The files' fingerprints: a damaged file is noticed here, not as odd numbers in a lesson.
 SHA256 = {
+    "minilm_encoder.npz": "0c13ea0958c89a03f6de2333858c350f6d75e9495979cd11af9749db2df71b6f",
     "minilm_layer0.npz": "98305bbe50c439a14276f641312c2b3af8a8d86145eb1546420ccc0bdc526fe4",
     "moby_dick.txt": "f482b37cb9b73599ff4d3ca4f5ee83186407ce05ef9444dd52c4053e142e3661",
 }
@@ -168,6 +170,53 @@ def _reference(sentence, number, word_pieces, stored):
     names = ["x", "weights", "output", "normed"]
     arrays = {name: stored.pop(f"reference_{number}_{name}") for name in names}
     return Reference(tokens=("[CLS]", *pieces, "[SEP]"), **arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderReference:
+    """What all six layers of the full model compute for one sentence of L tokens."""
+
+    tokens: tuple  # L word pieces
+    hidden: np.ndarray  # (7, L, 384) the embeddings, then the output of each layer
+    weights: np.ndarray  # (6, 12, L, L) attention weights: layer, head, query, key
+
+    def __repr__(self):
+        return f"EncoderReference({' '.join(self.tokens)!r}, {len(self.tokens)} tokens)"
+
+
+@dataclass(frozen=True, eq=False)
+class MiniLMLayers:
+    """The six layers of all-MiniLM-L6-v2. All numbers are float64 and read-only.
+
+    Each layer is a dict, its matrices (in, out):
+        w_q, w_k, w_v, w_o (384, 384), b_q, b_k, b_v, b_o (384,)     attention
+        attention_gain, attention_bias (384,)                        the LayerNorm after it
+        w_1 (384, 1536), b_1 (1536,), w_2 (1536, 384), b_2 (384,)    feed-forward
+        feed_forward_gain, feed_forward_bias (384,)                  the LayerNorm after it
+    """
+
+    layers: tuple  # 6 dicts, the first layer first
+    references: dict  # three of load_minilm().sentences -> EncoderReference
+    num_heads: int = 12
+
+    def __repr__(self):
+        return f"MiniLMLayers({len(self.layers)} layers, {self.num_heads} heads)"
+
+
+@cache
+def load_minilm_layers() -> MiniLMLayers:
+    """The layers behind the entrance that load_minilm() gives, read once and then shared."""
+    with np.load(io.BytesIO(_read("minilm_encoder.npz")), allow_pickle=False) as file:
+        stored = {name: _frozen(file[name]) for name in file.files}
+    del stored["about"]
+    tokenize = load_minilm().tokenize
+    references = {}
+    for number, sentence in enumerate(_texts(stored.pop("reference_sentences"))):
+        arrays = {name: stored.pop(f"reference_{number}_{name}") for name in ("hidden", "weights")}
+        references[sentence] = EncoderReference(tokens=tuple(tokenize(sentence)), **arrays)
+    count = len(stored["w_q"])
+    layers = tuple(ReadOnlyDict({name: array[layer] for name, array in stored.items()}) for layer in range(count))
+    return MiniLMLayers(layers=layers, references=ReadOnlyDict(references))
 
 
 @cache
