@@ -3,10 +3,12 @@
 Read the package as a part of the course, in this order:
 
 1. `steps/`       one file a lesson: embeddings, projections, scores, masks, softmax, heads
-2. `attention.py` the steps put together
-3. `exercises/`   what `check("03.scores", ...)` does with your answer
-4. `show/`        printing, figures and widgets
-5. `course/`      the command line, `python3 -m mha_lesson`
+2. `attention.py` the steps put together; `blocked.py`, the same without a large array
+3. `pytorch/`     the same layer in PyTorch
+4. `models/`      a trained transformer that runs on it
+5. `exercises/`   what `check("03.scores", ...)` does with your answer
+6. `show/`        printing, figures and widgets
+7. `course/`      the command line, `python3 -m mha_lesson`
 
 Importing `mha_lesson` alone loads nothing heavy. Import what you need:
 

@@ -157,7 +157,7 @@ if torch.cuda.is_available():
 elif torch.backends.mps.is_available():
     print("GPU: Apple silicon (mps)")
 else:
-    print("no GPU that torch can use: everything runs on the CPU, lesson 13 shows recorded GPU runs")
+    print("no GPU that torch can use: everything runs on the CPU")
 """
 
 
