@@ -239,8 +239,8 @@ def test_an_assert_in_a_written_test_is_explained():
 
 
 def test_an_import_inside_an_answer_is_not_counted_and_not_cut_in_half(monkeypatch, tmp_path):
-    monkeypatch.setattr(calls, "SECONDS", 0.3)
-    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.8)\nfactor = 2\n")
+    monkeypatch.setattr(calls, "SECONDS", 1.0)
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(1.6)\nfactor = 2\n")
     monkeypatch.syspath_prepend(tmp_path)
 
     def double(x):
