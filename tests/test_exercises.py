@@ -251,6 +251,18 @@ def test_an_import_inside_an_answer_is_not_counted_and_not_cut_in_half(monkeypat
     assert check("00.double", double).status == "correct"
 
 
+def test_writing_into_a_dictionary_of_arrays_gets_a_mend_that_helps():
+    e = REGISTRY["06.mha"]
+
+    def answer(x, params, num_heads, keep):
+        output = e.solution(x, params, num_heads, keep)
+        params["w_q"] /= 2
+        return output
+
+    result = check("06.mha", answer)
+    assert result.mistake == "changes_input" and "rather than `params['w_q'] /= 2`" in result.message
+
+
 def test_an_endless_loop_is_stopped(monkeypatch):
     monkeypatch.setattr(calls, "SECONDS", 0.3)
     before = threading.active_count()

@@ -196,11 +196,8 @@ class Exercise:
         return None
 
     def _known(self, judged: list[Outcome]) -> Result | None:
-        names = [n for n, known in self.mistake_outcomes.items() if _alike(known, judged)]
-        if len(names) != 1:
-            return None
-        mistake = next(m for m in self.mistakes if m.name == names[0])
-        return self._wrong(mistake.name, mistake.say)
+        fits = [m for m in self.mistakes if _alike(self.mistake_outcomes[m.name], judged)]
+        return self._wrong(fits[0].name, fits[0].say) if len(fits) == 1 else None
 
     def _pair(self, judged: list[Outcome]) -> Result | None:
         pairs = []
@@ -217,11 +214,11 @@ class Exercise:
         )
 
     def _changed(self, outcomes: list[Outcome]) -> Result | None:
-        for outcome in outcomes:
+        for probe, outcome in zip(self.probe_list, outcomes, strict=True):
             if outcome.changed:
                 name = self.parameters[outcome.changed[0]]
                 mend = f"Work on a new array, for example `{name} = {name}.copy()`."
-                if isinstance(outcome.value, dict) or name == "params":
+                if isinstance(probe.args[outcome.changed[0]], dict):  # its copy would share the arrays
                     mend = "Write `w = params['w_q'] / 2`, a new array, rather than `params['w_q'] /= 2`."
                 return self._wrong(
                     "changes_input",
@@ -253,15 +250,7 @@ class Exercise:
         if outcome.value is None:
             text = "the function returns None. Is there a `return` at its end, on every path?"
             return self._wrong("returns_none", right + where + text)
-        advice = _ADVICE[found.kind]
-        if isinstance(self.expected[i].value, bool):  # the learner writes a test
-            advice = "Your test misjudges this version: print the arrays that it compares."
-            if found.kind == "wrong_shape":
-                advice = "Return one True or False: np.allclose gives one; np.isclose needs .all() behind it."
-        elif isinstance(self.expected[i].value, tuple) and found.kind == "wrong_type":
-            advice = f"Return {len(self.expected[i].value)} of them, with commas between."
-        elif found.kind == "wrong_dtype" and np.asarray(self.expected[i].value).dtype == bool:
-            advice += " For a mask, .astype(bool) makes it one."
+        advice = _advice(found.kind, self.expected[i].value)
         return self._wrong(found.kind, f"{right}{where}{found.text}. {advice}")
 
     def _shapes(self, i: int) -> str:
@@ -297,6 +286,19 @@ def _fault(mistake: Mistake) -> str:
     text = mistake.say.split(". ", 1)[-1].removeprefix("But ")
     # Code at the beginning, such as len(x) or x * x, keeps its letters.
     return text[0].upper() + text[1:] if re.match(r"[a-z]{2,} ", text) else text
+
+
+def _advice(kind: str, expected: Any) -> str:
+    """What to try next, for a difference of this kind from the expected value."""
+    if isinstance(expected, bool):  # the learner writes a test
+        if kind == "wrong_shape":
+            return "Return one True or False: np.allclose gives one; np.isclose needs .all() behind it."
+        return "Your test misjudges this version: print the arrays that it compares."
+    if isinstance(expected, tuple) and kind == "wrong_type":
+        return f"Return {len(expected)} of them, with commas between."
+    if kind == "wrong_dtype" and np.asarray(expected).dtype == bool:
+        return _ADVICE[kind] + " For a mask, .astype(bool) makes it one."
+    return _ADVICE[kind]
 
 
 def _outcome_difference(expected: Outcome, got: Outcome) -> Difference | None:

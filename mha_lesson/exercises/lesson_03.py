@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe
-from mha_lesson.exercises.probes import usual_forms, wave
+from mha_lesson.exercises.probes import given_versions, usual_forms, wave
 from mha_lesson.steps.scores import attention_scores, dot_product_variance
 
 SCORES = Exercise(
@@ -232,7 +232,7 @@ def _implementations() -> list[Probe]:
             q @ k.swapaxes(-1, -2) / np.sqrt(4 * q.shape[-1])
         ),
     }
-    return [Probe((_patient(f),), f"given {note}") for note, f in {**right, **wrong}.items()]
+    return given_versions({**right, **wrong}, _patient)
 
 
 def _patient(scores):

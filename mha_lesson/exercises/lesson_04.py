@@ -3,7 +3,7 @@
 import numpy as np
 
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe
-from mha_lesson.exercises.probes import usual_forms, wave
+from mha_lesson.exercises.probes import given_versions, usual_forms, wave
 from mha_lesson.steps.masks import causal_mask, combine_masks, padding_mask, window_mask
 from mha_lesson.steps.softmax import masked_softmax
 
@@ -379,7 +379,7 @@ def _attenders() -> list[Probe]:
         "a version that adds the mask of 0 and 1": lambda x, keep: masked_softmax(
             x @ x.T / np.sqrt(x.shape[1]) + keep, True) @ x,
     }
-    return [Probe((_patient(f),), f"given {note}") for note, f in {**right, **wrong}.items()]
+    return given_versions({**right, **wrong}, _patient)
 
 
 def _patient(attend):

@@ -4,11 +4,18 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mha_lesson.exercises.engine import Probe
+
 
 def wave(*shape: int, step: float = 0.7, start: float = 0.3, size: float = 1.0, dtype=np.float64):
     """Numbers without symmetry: size * sin(step * k + start), k = 0, 1, 2, ... in C order."""
     k = np.arange(int(np.prod(shape)))
     return (size * np.sin(step * k + start)).reshape(shape).astype(dtype)
+
+
+def given_versions(versions: dict[str, Callable], patient: Callable) -> list[Probe]:
+    """Probes for a test that the learner writes: each gives it one version of a function."""
+    return [Probe((patient(f),), f"given {note}") for note, f in versions.items()]
 
 
 def in_lists(function: Callable) -> Callable:
