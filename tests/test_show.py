@@ -225,6 +225,33 @@ def test_bars_single_and_grouped():
         plots.bars(["x", "y"], [1, 2, 3])
 
 
+def test_spread_shows_every_run_and_marks_the_mean():
+    axes = plots.spread({"1 head": [0.5, 0.7, 0.9], "8 heads": [0.8]}, "t", "accuracy").axes[0]
+    dots, mean, single, _ = axes.lines
+    np.testing.assert_array_equal(dots.get_xdata(), [0.5, 0.7, 0.9])
+    np.testing.assert_array_equal(dots.get_ydata(), [0, 0, 0])
+    np.testing.assert_allclose(mean.get_xdata(), [0.7, 0.7])
+    np.testing.assert_array_equal(single.get_xdata(), [0.8])
+    assert dots.get_marker() != single.get_marker()
+    assert tick_names(axes.yaxis) == ["1 head", "8 heads"]
+    assert axes.yaxis_inverted()
+    with pytest.raises(ValueError, match="empty"):
+        plots.spread({})
+
+
+def test_tradeoff_holds_cost_mean_and_range():
+    fig = plots.tradeoff({"1 head": (2.0, 0.5, 0.6, 0.9), "plain": (0.5, 0.4, 0.4, 0.4)}, "t", "s", "accuracy")
+    axes = fig.axes[0]
+    assert axes.get_xscale() == "log"
+    first, second = axes.containers
+    np.testing.assert_allclose(first.lines[0].get_xydata(), [[2.0, 0.6]])
+    np.testing.assert_allclose(first.lines[2][0].get_segments()[0], [[2.0, 0.5], [2.0, 0.9]])
+    np.testing.assert_allclose(second.lines[0].get_xydata(), [[0.5, 0.4]])
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["1 head", "plain"]
+    with pytest.raises(ValueError, match="empty"):
+        plots.tradeoff({})
+
+
 def test_similarity_map_holds_cosines_in_the_given_order():
     axes = plots.similarity_map([[3.0, 0.0], [1.0, 1.0], [-2.0, 0.0], [0.0, 0.0]], TOKENS).axes[0]
     shown = axes.images[0].get_array()

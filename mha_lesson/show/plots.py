@@ -29,7 +29,9 @@ __all__ = [
     "position_bands",
     "show_map",
     "similarity_map",
+    "spread",
     "summary",
+    "tradeoff",
 ]
 
 SMALL = 9  # the smallest font size used, in points
@@ -252,6 +254,55 @@ def bars(labels, values, title="", ylabel=""):
     axes.spines[["top", "right"]].set_visible(False)
     if isinstance(values, dict):
         fig.legend(fontsize=10, loc="outside right upper", frameon=False)
+    _title(axes, title)
+    return fig
+
+
+def spread(groups, title="", xlabel=""):
+    """Every single value as a dot, one row for each name: `groups` maps names to their values.
+
+    A stroke marks the mean. Bars of means would hide how far the runs of one name lie apart.
+    """
+    if not groups:
+        raise ValueError("groups is empty: there is nothing to draw.")
+    fig = Figure(figsize=(6.8, 1.1 + 0.32 * len(groups)), facecolor="white", layout="constrained")
+    axes = fig.subplots()
+    for row, values in enumerate(groups.values()):
+        values = np.asarray(values, dtype=float)
+        colour = LINE_COLOURS[row % len(LINE_COLOURS)]
+        axes.plot(values, np.full(values.shape, row), MARKERS[row % len(MARKERS)], color=colour, alpha=0.75)
+        axes.plot([values.mean()] * 2, [row - 0.3, row + 0.3], "-", color="black", linewidth=1.6)
+    axes.set_yticks(range(len(groups)), [str(name) for name in groups])
+    axes.invert_yaxis()  # the first name on top
+    axes.set_xlabel(xlabel)
+    axes.grid(alpha=0.3)
+    axes.tick_params(labelsize=SMALL)
+    axes.spines[["top", "right"]].set_visible(False)
+    _title(axes, title)
+    return fig
+
+
+def tradeoff(points, title="", xlabel="", ylabel="", logx=True):
+    """Cost against quality, one labelled point for each name: `points` maps names to (cost, low, mean, high).
+
+    The vertical stroke goes from the worst run to the best.
+    """
+    if not points:
+        raise ValueError("points is empty: there is nothing to draw.")
+    fig = Figure(figsize=(7.4, 4.2), facecolor="white", layout="constrained")
+    axes = fig.subplots()
+    for index, (name, (cost, low, mean, high)) in enumerate(points.items()):
+        colour = LINE_COLOURS[index % len(LINE_COLOURS)]
+        marker = MARKERS[index % len(MARKERS)]
+        error = [[mean - low], [high - mean]]
+        axes.errorbar(cost, mean, error, fmt=marker, color=colour, capsize=3, label=str(name))
+    if logx:
+        axes.set_xscale("log")
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(alpha=0.3, which="both")
+    axes.tick_params(labelsize=SMALL, which="both")
+    axes.spines[["top", "right"]].set_visible(False)
+    fig.legend(fontsize=9, loc="outside right upper", frameon=False)
     _title(axes, title)
     return fig
 

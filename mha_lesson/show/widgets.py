@@ -7,12 +7,14 @@ Put one at the end of a cell to show it:
 `widget.render(...)` gives the HTML that a state of the controls leads to.
 """
 
+from .head_viewer import HeadViewer
 from .widget_base import LessonWidget, shows_errors
 from .widget_masks import MaskPainter
 from .widget_scores import ScaleSlider, SoftmaxExplorer
 from .widget_words import PositionSlider, TensorSlicer, WordScores
 
 __all__ = [
+    "HeadViewer",
     "LessonWidget",
     "MaskPainter",
     "PositionSlider",
