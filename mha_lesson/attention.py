@@ -145,29 +145,35 @@ class MultiHeadAttention:
     def from_torch(cls, module) -> "MultiHeadAttention":
         """A copy of the weights of a `torch.nn.MultiheadAttention`, transposed to (in, out).
 
-        Its in_proj_weight holds the rows of query, key and value one above the other. This layer
-        always takes the batch first, and has no dropout.
+        This layer always takes the batch first, and has no dropout.
         """
         if module.bias_k is not None or module.add_zero_attn:
             raise ValueError(
                 "module: expected one without add_bias_kv and add_zero_attn; this course's layer "
                 "has neither. Build nn.MultiheadAttention without them."
             )
-        if module.in_proj_weight is not None:
-            w_q, w_k, w_v = np.split(_numpy(module.in_proj_weight), 3)
-        else:
-            w_q, w_k, w_v = map(
-                _numpy, (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-            )
-        in_bias, out_bias = module.in_proj_bias, module.out_proj.bias
-        biases = [None] * 3 if in_bias is None else np.split(_numpy(in_bias), 3)
-        b_o = None if out_bias is None else _numpy(out_bias)
-        w_o = _numpy(module.out_proj.weight)
-        return cls(w_q.T, w_k.T, w_v.T, w_o.T, module.num_heads, *biases, b_o)
+        return cls.from_params(params_from_torch(module), module.num_heads)
 
 
-def _numpy(tensor) -> Array:
+def params_from_torch(module) -> dict:
+    """The weights of a `torch.nn.MultiheadAttention` as `multi_head_attention` takes them.
+
+    It stores (out, in), the rows of query, key and value one above the other. Here they are (in, out).
+    """
+    if module.in_proj_weight is not None:  # (3 E, E)
+        w_q, w_k, w_v = np.split(numpy_copy(module.in_proj_weight), 3)
+    else:  # kdim or vdim is not d_model
+        w_q, w_k, w_v = map(numpy_copy, (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight))
+    b_q, b_k, b_v = [None] * 3 if module.in_proj_bias is None else np.split(numpy_copy(module.in_proj_bias), 3)
+    w_o, b_o = numpy_copy(module.out_proj.weight), numpy_copy(module.out_proj.bias)
+    weights = {"w_q": w_q.T, "w_k": w_k.T, "w_v": w_v.T, "w_o": w_o.T}
+    return {**weights, "b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+
+
+def numpy_copy(tensor) -> Array | None:
     """A NumPy copy of a torch tensor; half types that NumPy lacks become float32."""
+    if tensor is None:
+        return None
     tensor = tensor.detach().cpu()
     try:
         return np.array(tensor.numpy())

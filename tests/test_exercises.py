@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from mha_lesson.exercises import REGISTRY, adopt, calls, check, hint, progress, solution, status, student
 from mha_lesson.exercises.compare import difference, plain
 from mha_lesson.exercises.probes import wave
+from tests.conftest import HAS_TORCH
 
 EXERCISES = list(REGISTRY.values())
+TESTABLE = [e for e in EXERCISES if HAS_TORCH or not e.needs_torch]
 MISTAKES = [(e, m) for e in EXERCISES for m in e.mistakes]
 FORMS = [(e, name) for e in EXERCISES for name in e.forms]
 
@@ -32,6 +34,13 @@ def _torch_loaded():
     """Imported before the clock of any answer runs."""
     with contextlib.suppress(ImportError):
         import torch  # noqa: F401
+
+
+@pytest.fixture(autouse=True)
+def _torch_there_if_needed(request):
+    e = getattr(request.node, "callspec", None) and request.node.callspec.params.get("e")
+    if e and e.missing:
+        pytest.skip(e.missing)
 
 
 # -- the registry ---------------------------------------------------------------------------
@@ -64,7 +73,10 @@ def test_the_parts_of_an_exercise(e):
         assert len(m.say) > 40 and m.say.rstrip()[-1] in ".:)", m.name
 
 
-@pytest.mark.parametrize("e", EXERCISES, ids=lambda e: e.id)
+SQUARE = {"09.induction"}  # a token looks at the tokens of its own sequence: (H, L, L)
+
+
+@pytest.mark.parametrize("e", [e for e in EXERCISES if e.id not in SQUARE], ids=lambda e: e.id)
 def test_no_two_axes_of_a_probe_in_each_exercise_are_all_alike(e):
     """At least one probe has no square array, so that a swapped axis cannot hide."""
     shapes = [[a.shape for a in p.args if isinstance(a, np.ndarray)] for p in e.probe_list]
@@ -129,7 +141,7 @@ def test_a_pair_is_named_when_it_alone_explains_everything():
 def test_a_wrong_pair_is_never_named():
     """For every pair that can be built: its own name, one mistake really in it, or no name."""
     wrong, named_pairs = [], 0
-    for e in EXERCISES:
+    for e in TESTABLE:
         for pair in itertools.combinations(e.mistakes, 2):
             variant = e.variant(*pair)
             if variant is None or any(m.function for m in pair):
@@ -328,7 +340,7 @@ odd_values = st.one_of(
 
 
 @settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(id=st.sampled_from(list(REGISTRY)), value=odd_values, error=st.booleans())
+@given(id=st.sampled_from([e.id for e in TESTABLE]), value=odd_values, error=st.booleans())
 def test_random_wrong_code_never_makes_check_raise(id, value, error):
     def answer(*args):
         if error:
@@ -342,7 +354,7 @@ def test_random_wrong_code_never_makes_check_raise(id, value, error):
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
-    id=st.sampled_from([e.id for e in EXERCISES if not e.judge and not e.id.endswith(("scaled", "test_padding"))]),
+    id=st.sampled_from([e.id for e in TESTABLE if not e.judge and not e.id.endswith(("scaled", "test_padding"))]),
     factor=st.floats(-3, 3).filter(lambda f: abs(f - 1) > 0.01),
     shift=st.floats(-2, 2),
 )
@@ -418,13 +430,19 @@ def test_adopt_gives_back_what_works_and_says_which(capsys):
 
 
 @pytest.mark.parametrize("e, name", FORMS, ids=named(FORMS))
-def test_an_adopted_answer_comes_back_as_numpy(e, name):
+def test_an_adopted_answer_comes_back_in_the_form_of_the_course(e, name):
     if "torch" in name:
         pytest.importorskip("torch")
     arguments = e.probe_list[0].args
     want, got = e.solution(*arguments), adopt(e.id, e.forms[name])(*arguments)
     if isinstance(want, tuple):
         assert isinstance(got, tuple) and all(isinstance(g, np.ndarray) for g in got)
+    elif isinstance(want, dict):
+        assert list(got) == list(want) and all(isinstance(g, np.ndarray) for g in got.values())
+    elif isinstance(want, str):
+        assert str(got) == want
+    elif isinstance(want, bool) or hasattr(want, "detach"):
+        assert type(got) is type(want)
     else:
         assert isinstance(got, np.ndarray)
 

@@ -20,16 +20,18 @@ class NotPlain(TypeError):
 
 @dataclass(frozen=True)
 class Difference:
-    kind: str  # wrong_type, wrong_shape, wrong_dtype, nan, different
+    kind: str  # wrong_type, wrong_names, wrong_shape, wrong_dtype, nan, different
     text: str
 
 
 def plain(value: Any) -> Any:
-    """The value as a NumPy array, or as a tuple of them if it is a tuple of arrays."""
+    """The value as a NumPy array, or as a tuple or a dictionary of them if it is one."""
     if hasattr(value, "detach") and hasattr(value, "numpy"):  # a torch tensor, torch not imported
         return value.detach().cpu().numpy()
     if isinstance(value, tuple):
         return tuple(plain(v) for v in value)
+    if isinstance(value, dict):
+        return {name: plain(v) for name, v in value.items()}
     if isinstance(value, list) and any(hasattr(v, "shape") for v in value):
         value = [plain(v) for v in value]
     try:
@@ -45,7 +47,9 @@ def same(expected: Any, got: Any) -> bool:
     """Equal within the tolerance of the expected type. Used for known mistakes too."""
     if isinstance(expected, tuple):
         return isinstance(got, tuple) and len(got) == len(expected) and all(map(same, expected, got))
-    if isinstance(got, tuple) or got.shape != expected.shape:
+    if isinstance(expected, dict):
+        return isinstance(got, dict) and got.keys() == expected.keys() and all(same(expected[n], got[n]) for n in got)
+    if isinstance(got, (tuple, dict)) or got.shape != expected.shape:
         return False
     if (expected.dtype == bool) != (got.dtype == bool):
         return False
@@ -57,6 +61,10 @@ def difference(expected: Any, value: Any) -> Difference | None:
     try:
         got = plain(value)
     except NotPlain:
+        return Difference("wrong_type", _type_text(expected, value))
+    if isinstance(expected, dict):
+        return _dict_difference(expected, got)
+    if isinstance(got, dict):
         return Difference("wrong_type", _type_text(expected, value))
     if isinstance(expected, tuple):
         return _tuple_difference(expected, got)
@@ -77,6 +85,21 @@ def _tuple_difference(expected: tuple, got: Any) -> Difference | None:
         found = difference(want, have)
         if found:
             return Difference(found.kind, f"result {i + 1} of {n}: {found.text}")
+    return None
+
+
+def _dict_difference(expected: dict, got: Any) -> Difference | None:
+    if not isinstance(got, dict):
+        return Difference("wrong_type", _type_text(expected, got))
+    missing = [name for name in expected if name not in got]
+    more = [str(name) for name in got if name not in expected]
+    if missing or more:
+        text = [f"{', '.join(missing)} missing"] * bool(missing) + [f"{', '.join(more)} not asked for"] * bool(more)
+        return Difference("wrong_names", f"expected the names {', '.join(expected)}: {', and '.join(text)}")
+    for name, want in expected.items():
+        found = difference(want, got[name])
+        if found:
+            return Difference(found.kind, f"{name}: {found.text}")
     return None
 
 
@@ -127,6 +150,12 @@ def _dtype_text(expected: np.ndarray, got: np.ndarray) -> str:
 
 
 def _type_text(expected: Any, value: Any) -> str:
+    if isinstance(expected, dict):
+        got = _article(type(value).__name__)
+        odd = [name for name in expected if isinstance(value, dict) and not _is_plain(value.get(name, 0))]
+        if odd:
+            got = f"one with {_article(type(value[odd[0]]).__name__)} for {odd[0]}"
+        return f"expected a dictionary of arrays with the names {', '.join(expected)}, got {got}"
     if isinstance(value, tuple) and not isinstance(expected, tuple):
         return f"expected one result, got {len(value)}: return the first one alone?"
     if isinstance(value, (list, tuple)):
@@ -137,6 +166,14 @@ def _type_text(expected: Any, value: Any) -> str:
     if not isinstance(expected, tuple) and expected.ndim == 0:
         want = "True or False" if expected.dtype == bool else "a number"
     return f"expected {want}, got {_article(type(value).__name__)}"
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        plain(value)
+    except NotPlain:
+        return False
+    return True
 
 
 def _article(name: str) -> str:

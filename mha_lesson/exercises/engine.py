@@ -8,6 +8,7 @@ what differs first.
 """
 
 import ast
+import importlib
 import inspect
 import itertools
 import linecache
@@ -15,7 +16,7 @@ import re
 import textwrap
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -83,21 +84,58 @@ class Exercise:
     probes      makes the probes (called once, when first needed)
     forms       other right answers: tests prove that none of them is flagged
     judge       where many answers are right: turns an answer into what is compared
+    read        where answers come in many shapes, or are no arrays: read(arguments, answer) makes
+                arrays of one before anything is compared; what it raises is told to the learner
     helpers     functions that the solution calls and the lesson has not shown
     patient     where the learner writes a test: makes the tested function take lists and the like
+    needs_torch where there is none, `missing` says so; a solution or helper whose module imports
+                torch is given as "module:name" and imported when first needed
+    advice      what helps further where a mistake has no name
     """
 
     id: str
     signature: str
-    solution: Callable
+    solution: Callable | str
     probes: Callable[[], list[Probe]]
     mistakes: tuple[Mistake, ...]
     forms: dict[str, Callable]
     hints: tuple[str, ...]
     well_done: str
     judge: Callable[[Any], Any] | None = None
-    helpers: tuple[Callable, ...] = ()
+    read: Callable[[tuple, Any], Any] | None = None
+    helpers: tuple[Callable | str, ...] = ()
     patient: Callable | None = None
+    needs_torch: bool = False
+    advice: str = ""
+
+    def __post_init__(self):
+        if isinstance(self.solution, str):  # taken away, so that __getattr__ is asked for it
+            self.__dict__["solution_at"] = self.__dict__.pop("solution")
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "solution" or "solution_at" not in self.__dict__:
+            raise AttributeError(name)
+        self.__dict__["solution"] = _found(self.solution_at)
+        return self.solution
+
+    @property
+    def missing(self) -> str:
+        """What this Python lacks for the exercise, in words; empty if nothing."""
+        if not self.needs_torch:
+            return ""
+        try:
+            importlib.import_module("torch")
+        except Exception:  # an OSError where an installation is broken
+            return (
+                "This exercise needs PyTorch, and this Python cannot import it. Install it: pip install torch "
+                "(Intel Macs and Windows on ARM have no build). Lessons 00-06 work without it."
+            )
+        return ""
+
+    @property
+    def shown(self) -> list[Callable]:
+        """The functions whose source `solution(id)` shows."""
+        return [self.solution, *map(_found, self.helpers)]
 
     @cached_property
     def probe_list(self) -> list[Probe]:
@@ -158,7 +196,19 @@ class Exercise:
     # -- one step of the diagnosis each -------------------------------------------------
 
     def _run(self, function: Callable, seconds: float | None) -> list[Outcome]:
-        return calls.call_all(function, [p.args for p in self.probe_list], seconds)
+        outcomes = calls.call_all(function, [p.args for p in self.probe_list], seconds)
+        if self.read is None:
+            return outcomes
+        return [self._read(p, o) for p, o in zip(self.probe_list, outcomes, strict=True)]
+
+    def _read(self, probe: Probe, outcome: Outcome) -> Outcome:
+        if outcome.value is None:
+            return outcome
+        try:
+            value = self.read(probe.args, outcome.value)
+        except Exception as error:
+            value = Unreadable(str(error))
+        return replace(outcome, value=value)
 
     def _judged(self, outcomes: list[Outcome]) -> list[Outcome]:
         if self.judge is None:
@@ -218,6 +268,8 @@ class Exercise:
             if outcome.changed:
                 name = self.parameters[outcome.changed[0]]
                 mend = f"Work on a new array, for example `{name} = {name}.copy()`."
+                if hasattr(probe.args[outcome.changed[0]], "detach"):
+                    mend = f"Work on a new tensor, for example `{name} = {name}.clone()`."
                 if isinstance(probe.args[outcome.changed[0]], dict):  # its copy would share the arrays
                     mend = "Write `w = params['w_q'] / 2`, a new array, rather than `params['w_q'] /= 2`."
                 return self._wrong(
@@ -242,7 +294,7 @@ class Exercise:
             )
             return self._wrong("endless", right + where + text)
         if outcome.error is not None:
-            text = _error_text(function, outcome.error) + self._shapes(i)
+            text = error_text(function, outcome.error) + self._shapes(i)
             return self._wrong("raises", right + where + text)
         if outcome.value is None and outcome.printed:
             text = "the function prints its result and returns nothing. Use `return` in place of `print`."
@@ -250,13 +302,13 @@ class Exercise:
         if outcome.value is None:
             text = "the function returns None. Is there a `return` at its end, on every path?"
             return self._wrong("returns_none", right + where + text)
-        advice = _advice(found.kind, self.expected[i].value)
+        advice = self.advice or _advice(found.kind, self.expected[i].value)
         return self._wrong(found.kind, f"{right}{where}{found.text}. {advice}")
 
     def _shapes(self, i: int) -> str:
         """The shapes that came in: an error in a product of arrays is nearly always about them."""
         pairs = zip(self.parameters, self.probe_list[i].args, strict=True)
-        shapes = [f"{name} {value.shape}" for name, value in pairs if hasattr(value, "shape")]
+        shapes = [f"{name} {tuple(value.shape)}" for name, value in pairs if hasattr(value, "shape")]
         return f"\nThe shapes that came in: {', '.join(shapes)}." if shapes else ""
 
     def _invitation(self) -> str:
@@ -274,6 +326,7 @@ class Exercise:
 
 _ADVICE = {
     "wrong_type": "An array, a tensor or a nested list of numbers is fine.",
+    "wrong_names": "Each name is one key of the dictionary.",
     "wrong_shape": "Write the shape of each intermediate result beside its line, then compare.",
     "wrong_dtype": "The numbers may look right, but the next step computes something else with them.",
     "nan": "Look for 0/0, inf - inf, or the logarithm of 0.",
@@ -294,6 +347,8 @@ def _advice(kind: str, expected: Any) -> str:
         if kind == "wrong_shape":
             return "Return one True or False: np.allclose gives one; np.isclose needs .all() behind it."
         return "Your test misjudges this version: print the arrays that it compares."
+    if isinstance(expected, dict) and kind == "wrong_type":
+        return "A tensor or a nested list is as good as an array."
     if isinstance(expected, tuple) and kind == "wrong_type":
         return f"Return {len(expected)} of them, with commas between."
     if kind == "wrong_dtype" and np.asarray(expected).dtype == bool:
@@ -325,7 +380,7 @@ def _same_outcome(known: Outcome, got: Outcome) -> bool:
         k, g = plain(known.value), plain(got.value)
     except NotPlain:
         return False
-    if isinstance(k, tuple) and not isinstance(g, tuple) and g.ndim and len(g) == len(k):
+    if isinstance(k, tuple) and isinstance(g, np.ndarray) and g.ndim and len(g) == len(k):
         g = tuple(g)
     return same(k, g)
 
@@ -350,7 +405,7 @@ def _without_docstring(source: str) -> str:
     return source
 
 
-def _error_text(function: Callable, error: BaseException) -> str:
+def error_text(function: Callable, error: BaseException) -> str:
     """Which error, at which of the learner's lines. No file names and no addresses."""
     said = re.sub(r"0x[0-9a-fA-F]+", "0x…", str(error)).split("\n")[0]
     named = f"{type(error).__name__}: {said}" if said else type(error).__name__
@@ -365,6 +420,14 @@ def _error_text(function: Callable, error: BaseException) -> str:
     if isinstance(error, AssertionError):
         text += "\nWhere a test is asked for, it returns False; it does not raise."
     return text
+
+
+def _found(place: Callable | str) -> Callable:
+    """The function itself, or the one at "module:name"."""
+    if not isinstance(place, str):
+        return place
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def _kind(value: Any) -> str:

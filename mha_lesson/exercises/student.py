@@ -3,6 +3,7 @@
 import difflib
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +18,19 @@ from mha_lesson.exercises import (
     lesson_04,
     lesson_05,
     lesson_06,
+    lesson_07,
+    lesson_08,
+    lesson_09,
+    lesson_10,
     progress,
 )
 from mha_lesson.exercises.compare import plain
 from mha_lesson.exercises.engine import Exercise, Result
 
-_LESSONS = (lesson_00, lesson_01, lesson_02, lesson_03, lesson_04, lesson_05, lesson_06)
+_LESSONS = (
+    lesson_00, lesson_01, lesson_02, lesson_03, lesson_04, lesson_05, lesson_06,
+    lesson_07, lesson_08, lesson_09, lesson_10,
+)
 REGISTRY: dict[str, Exercise] = {e.id: e for lesson in _LESSONS for e in lesson.EXERCISES}
 
 _sitting: dict[str, str] = {}  # best status in this kernel, also when no file is kept
@@ -51,6 +59,8 @@ def check(id: str, function: Any = None) -> Result:
         return Result(function, "incorrect", "swapped_arguments", text)
     if exercise is None:
         return Result(str(id), "incorrect", "unknown_id", _unknown(id))
+    if exercise.missing:
+        return Result(id, "not attempted", None, exercise.missing)
     if _own(function) is exercise.solution:  # adopt put it there; it is nobody's answer
         return Result(
             id, "not attempted", None,
@@ -80,7 +90,9 @@ def solution(id: str) -> Note:
     exercise = REGISTRY.get(id)
     if exercise is None:
         return Note(_unknown(id), _unknown(id))
-    parts = [inspect.getsource(f).rstrip() for f in (exercise.solution, *exercise.helpers)]
+    if exercise.missing:
+        return Note(exercise.missing, exercise.missing)
+    parts = [inspect.getsource(f).rstrip() for f in exercise.shown]
     source = "\n\n\n".join(parts)
     if "[Array," in source:
         source = '# Float[Array, "L E"] reads: an array of floats with the axes L and E.\n\n' + source
@@ -90,15 +102,19 @@ def solution(id: str) -> Note:
 def adopt(id: str, function: Callable) -> Callable:
     """Your function if it is right, the course's own otherwise. Says which.
 
-    Whatever form your answers have (lists, tensors), later cells get them as NumPy arrays.
+    Whatever form your answers have (lists, tensors), later cells get them in that of the course:
+    NumPy arrays, torch tensors in the lessons on PyTorch.
     """
     exercise = REGISTRY.get(id)
     if exercise is None:
         raise KeyError(_unknown(id))
+    if exercise.missing:
+        print(f"{id}: {exercise.missing}")
+        return function
     own = _own(function)
     if own is not exercise.solution and _diagnose(exercise, own).status == "correct":
         print(f"{id}: from here on your own function is used.")
-        return _in_numpy(exercise, own)
+        return _in_course_form(exercise, own)
     print(f"{id}: until yours is right, the course's own function is used.")
     return exercise.solution
 
@@ -118,21 +134,41 @@ def status(lesson: str = "") -> Note:
 
 def _own(function: Any) -> Any:
     """The function as the learner wrote it: `adopt` may have wrapped it before."""
-    return inspect.unwrap(function) if callable(function) else function
+    return getattr(function, "_own", function) if callable(function) else function
 
 
-def _in_numpy(exercise: Exercise, function: Callable) -> Callable:
-    """The learner's function, with NumPy arrays coming back, which later cells expect."""
-    several = isinstance(exercise.solution(*exercise.probe_list[0].args), tuple)
+def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
+    """The learner's function, with answers coming back in the form of the course's own, for later cells."""
+    example = exercise.solution(*exercise.probe_list[0].args)
+    if isinstance(example, str):  # a word has no other form
+        return function
+    named = inspect.signature(exercise.solution)
 
     @functools.wraps(function)
     def adopted(*args, **kwargs):
         if exercise.patient:
             args = tuple(map(exercise.patient, args))
-        value = plain(function(*args, **kwargs))
-        return tuple(map(np.asarray, value)) if several else np.asarray(value)
+        value = function(*args, **kwargs)
+        if exercise.read:
+            value = exercise.read(named.bind(*args, **kwargs).args, value)
+        value = plain(value)
+        return _in_form_of(example, value)
 
+    adopted._own = function
     return adopted
+
+
+def _in_form_of(example: Any, value: Any) -> Any:
+    """The plain value as a tuple or a dictionary of arrays, a boolean, a tensor or an array, as the example is."""
+    if isinstance(example, tuple):
+        return tuple(map(np.asarray, value))
+    if isinstance(example, dict):
+        return {name: np.asarray(value[name]) for name in example}
+    if isinstance(example, bool):
+        return bool(value)
+    if hasattr(example, "detach"):
+        return sys.modules["torch"].as_tensor(value)
+    return np.asarray(value)
 
 
 def _diagnose(exercise: Exercise, function: Any) -> Result:
