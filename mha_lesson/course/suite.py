@@ -19,7 +19,7 @@ NOTHING_COLLECTED = 5  # pytest's exit code when no test fits
 NBVAL = (
     "--nbval",  # strict: every output of every cell is compared
     "--nbval-current-env",  # with the Python that runs now
-    "--nbval-cell-timeout=120",
+    "--nbval-cell-timeout=300",
     "--nbval-kernel-startup-timeout=120",
     f"--nbval-sanitize-with={paths.TESTS / 'nbval_sanitize.cfg'}",
     "-p", "no:pytest_mpl",
