@@ -154,13 +154,16 @@ def write(model: CharLM, start: str, length: int, *, temperature: float = 0.0, s
 
     The whole text so far goes through the model again for each new letter: lesson 11 mends that.
     """
-    tokens = encode(start)[None]  # (1, T)
+    if not start:
+        raise ValueError("start: expected at least one character for the model to go on from, got none.")
+    tokens = encode(start)[None].to(next(model.parameters()).device)  # (1, T)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(length):
         logits = model(tokens[:, -model.context :])[0, -1]  # (V,)
         if temperature == 0:
             choice = logits.argmax()[None]
         else:
-            choice = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+            shares = (logits / temperature).softmax(-1).cpu()  # where the generator is
+            choice = torch.multinomial(shares, 1, generator=generator).to(tokens.device)
         tokens = torch.cat([tokens, choice[None]], dim=1)
     return decode(tokens[0])

@@ -194,13 +194,17 @@ def sweep(options) -> int:
         print(f"--variants: unknown {unknown}; expected some of: {'; '.join(task.variants)}", file=sys.stderr)
         return 2
     path = options.to / f"{task.name}_sweep.json"
-    rows = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
+    stored = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
     steps = options.steps or task.steps
-    done = {(r["variant_name"], r["seed"], r["steps"]) for r in rows}
+    rows = [r for r in stored if r["steps"] in (0, steps)]  # 0: nothing to train
+    if len(rows) < len(stored):
+        print(f"{path.name}: {len(stored) - len(rows)} runs of another length are left out")
+    done = {(r["variant_name"], r["seed"]) for r in rows}
     for seed in options.seeds:
         for variant in names:
-            if (variant, seed, steps) not in done:
+            if (variant, seed) not in done:
                 rows.append(fresh_run(task.name, variant, seed, steps, options.to))
+                done.add((variant, seed))
                 write_rows(path, task, rows)
                 print(f"{variant:24} seed {seed}  {rows[-1]['scores']}  {rows[-1]['cpu_seconds']} s", flush=True)
     print(f"{len(rows)} rows: {path}")

@@ -97,8 +97,8 @@ class Induction(Task):
         return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
     def test_part(self) -> tuple[Tensor, Tensor]:
-        """256 sequences that no training run draws."""
-        return repeating(256, torch.Generator().manual_seed(2**40))
+        """256 sequences from a seed that nobody else uses. (A generator takes the last 32 bits of a seed.)"""
+        return repeating(256, torch.Generator().manual_seed(2**32 - 1))
 
     def scores(self, model):
         tokens, period = self.test_part()
@@ -108,6 +108,7 @@ class Induction(Task):
     def without_each_head(self, model) -> dict[tuple[int, int], float]:
         """Accuracy with one head switched off, for each (layer, head)."""
         tokens, period = self.test_part()
+        tokens = tokens.to(next(model.parameters()).device)
         accuracy = {}
         for number, layer in enumerate(attention_layers(model).values()):
             for head in range(layer.num_heads):

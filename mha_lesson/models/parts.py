@@ -147,26 +147,29 @@ def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     The model's output stays what it was: asking the layer for its weights never changes it.
     """
     maps: dict[str, Tensor] = {}
-
-    def ask(layer, args, kwargs):
-        return args, {**kwargs, "need_weights": True}
-
-    def write_down(name):
-        def hook(layer, args, result):
-            output, maps[name] = result[0], result[1].detach()
-            return output
-
-        return hook
-
-    hooks = []
-    for name, layer in attention_layers(model).items():
-        hooks.append(layer.register_forward_pre_hook(ask, with_kwargs=True))
-        hooks.append(layer.register_forward_hook(write_down(name)))
+    layers = attention_layers(model)
+    before = {name: vars(layer).get("forward") for name, layer in layers.items()}  # of a recording around this one
+    for name, layer in layers.items():
+        layer.forward = _writing_down(layer.forward, maps, name)
     try:
         yield maps
     finally:
-        for hook in hooks:
-            hook.remove()
+        for name, layer in layers.items():
+            if before[name] is None:
+                del layer.forward  # the method of its class again
+            else:
+                layer.forward = before[name]
+
+
+def _writing_down(forward, maps, name):
+    """The layer's forward, asked for the weights each time; the caller gets what the caller asked for."""
+
+    def asked(query, key=None, value=None, keep=None, causal=False, need_weights=False):
+        output, weights = forward(query, key, value, keep, causal, need_weights=True)
+        maps[name] = weights.detach()
+        return (output, weights) if need_weights else output
+
+    return asked
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 A `Task` says what there is to learn. It makes a model, draws a batch, measures the loss, and
 scores the trained model on data that training never saw. Everything else is here.
 
-    task = TASKS["speech"]
+    task = get_task("speech")
     model, facts = train(task, {"num_heads": 8}, seed=0)
     save(model, "speech.safetensors", facts)
     model, facts = load("speech")                       # the one that came with the course
@@ -114,9 +114,11 @@ def train(
     watch(step, loss, model): called after each step.
     """
     variant = task.variants[task.shipped] if variant is None else variant
-    steps, device = steps or task.steps, choose_device(device)
+    steps, device = task.steps if steps is None else steps, choose_device(device)
     run = {"task": task.name, "variant": variant, "seed": seed, "steps": steps}
     model = new_model(task, variant, seed).to(device)
+    if count_parameters(model) == 0:  # a rule, such as "the same as yesterday"
+        return model.eval(), {**run, "steps": 0, "parameters": 0, "cpu_seconds": 0.0}
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=task.learning_rate, betas=(0.9, 0.98), weight_decay=task.weight_decay
     )
@@ -176,28 +178,33 @@ def resume(path: Path | None, run: dict, model, optimiser) -> tuple[int, float]:
     """(step to go on with, seconds so far); (0, 0.0) if nothing usable was kept for this very run."""
     if path is None or not path.exists():
         return 0, 0.0
+    fresh = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # damaged: whatever torch says about it, the run starts afresh
+        if state["run"] != run:
+            return 0, 0.0
+        step, seconds = int(state["step"]), float(state["seconds"])
+        optimiser.load_state_dict(state["optimiser"])
+        model.load_state_dict(state["model"])
+        return step, seconds
+    except Exception:  # damaged, or of an older model: whatever torch says about it, the run starts afresh
+        model.load_state_dict(fresh)
+        optimiser.state.clear()
         return 0, 0.0
-    if state.get("run") != run:
-        return 0, 0.0
-    model.load_state_dict(state["model"])
-    optimiser.load_state_dict(state["optimiser"])
-    return state["step"], state["seconds"]
 
 
 # ------------------------------------------------------------------------------ kept and loaded
 
 
-def save(model: nn.Module, path: Path, facts: dict) -> None:
+def save(model: nn.Module, path: Path | str, facts: dict) -> None:
     """The weights as float16 in a safetensors file, with the facts about the run in its header."""
     from safetensors.torch import save_file
 
     tensors = {name: t.detach().cpu().to(torch.float16).contiguous() for name, t in model.state_dict().items()}
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".part")
-    save_file(tensors, partial, metadata={"facts": json.dumps(facts, sort_keys=True)})
+    save_file(tensors, partial, metadata={"facts": json.dumps(facts)})
     partial.replace(path)
 
 
@@ -216,25 +223,33 @@ def load(name: str, *, dtype: torch.dtype = torch.float64, folder: Path = STORED
 
     task, path = get_task(name), folder / f"{name}.safetensors"
     tensors, facts = read(path)
-    model = task.build(**facts["variant"])
-    model.load_state_dict(tensors)
+    try:
+        model = task.build(**facts["variant"])
+        model.load_state_dict(tensors)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path.name} is damaged: its weights do not fit the model ({str(error)[:200]}). {mend(path)}") from None
     return model.to(dtype).eval(), facts
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict]:
+def mend(path: Path) -> str:
+    """What to do about a file of weights that is missing or damaged."""
+    back = f"Get it back with `git checkout -- data/models/{path.name}`"
+    return f"{back}, or train it again: python3 -m mha_lesson.models {path.stem}"
+
+
+def read(path: Path | str) -> tuple[dict[str, Tensor], dict]:
     """The tensors of a file that `save` wrote, and its facts; an error that says what to do if not."""
     from safetensors import SafetensorError, safe_open
 
-    mend = f"Get it back with `git checkout -- data/models/{path.name}`, or train it again: "
-    mend += f"python3 -m mha_lesson.models {path.stem}"
+    path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"{path.name} is missing. {mend}")
+        raise FileNotFoundError(f"{path.name} is missing. {mend(path)}")
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads(file.metadata()["facts"])
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 (not a dict)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path.name} is damaged ({error}). {mend}") from None
+        raise ValueError(f"{path.name} is damaged ({error}). {mend(path)}") from None
 
 
 def circumstances(device: str) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Translator(nn.Module):
         source = self.read(sources)
         memory = self.encode(source)
         target = torch.full((len(source), 1), START, device=source.device)
-        for _ in range(longest):
+        for _ in range(min(longest, LONGEST - 1)):
             best = self.decode(target, memory, source)[:, -1].argmax(-1)  # (B,)
             target = torch.cat([target, best[:, None]], dim=1)
             if (target == END).any(1).all():
@@ -110,20 +110,20 @@ class Translator(nn.Module):
         written: symbols to explain; default those that the model writes itself.
         """
         written = self.translate([source])[0] if written is None else list(written)
-        target = [START, *(self.target_symbols.index(w) for w in written)]
+        target = [START, *numbers(written, self.target_symbols, "written")]
         with recording(self) as maps:
             self(self.read([source]), torch.tensor([target], device=self.scores.weight.device))
         last = [name for name in maps if name.endswith("cross_attention")][-1]
         return [*written, SPECIAL[END]], list(source), maps[last][0]
 
 
-def numbers(symbols, alphabet: tuple[str, ...]) -> list[int]:
-    """Each symbol's place in the alphabet."""
+def numbers(symbols, alphabet: tuple[str, ...], name: str = "source") -> list[int]:
+    """Each symbol's place in the alphabet. name: what the symbols are called in an error."""
     unknown = sorted(set(symbols) - set(alphabet))
     if unknown:
-        raise ValueError(f"source: the model has never seen these symbols: {' '.join(map(repr, unknown))}.")
+        raise ValueError(f"{name}: the model has never seen these symbols: {' '.join(map(repr, unknown))}.")
     if not 0 < len(symbols) <= LONGEST:
-        raise ValueError(f"source: expected 1 to {LONGEST} symbols, got {len(symbols)}.")
+        raise ValueError(f"{name}: expected 1 to {LONGEST} symbols, got {len(symbols)}.")
     return [alphabet.index(s) for s in symbols]
 
 
@@ -187,12 +187,13 @@ class TranslationTask(Task):
 
     def scores(self, model):
         """exact: share of sources whose whole translation is right. symbols: of single symbols, given
-        the right ones before. peak and straight: see `reading`."""
+        the right ones before. peak and straight: see `reading`. The metric of the task comes first."""
         pairs = self.pairs("test")
         sources, answers = zip(*pairs, strict=True)
         written = [w for i in range(0, len(sources), 200) for w in model.translate(sources[i : i + 200])]
         exact = sum(w == list(a) for w, a in zip(written, answers, strict=True)) / len(pairs)
-        return {"exact": exact, "symbols": symbol_accuracy(model, pairs), **reading(model, pairs[:200])}
+        scores = {"exact": exact, "symbols": symbol_accuracy(model, pairs), **reading(model, pairs[:200])}
+        return {self.metric: scores[self.metric], **scores}
 
 
 def shorten(rows: Tensor) -> Tensor:
