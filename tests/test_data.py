@@ -584,3 +584,11 @@ def test_the_arrays_of_the_small_sets_are_read_only():
         arrays = [value for value in vars(loaded).values() if isinstance(value, np.ndarray)]
         assert len(arrays) == 4 and not any(array.flags.writeable for array in arrays)
         assert load_digits() is load_digits() and load_bikes() is load_bikes()
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "models").glob("*.safetensors")), ids=lambda path: path.stem)
+def test_the_readme_lists_the_trained_weights_with_their_checksum(path):
+    """Training again elsewhere gives other bytes, so the file in the folder is the one that counts."""
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    row = next(line for line in readme.splitlines() if f"`models/{path.name}`" in line and "sha" not in line)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in row

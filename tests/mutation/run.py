@@ -1,12 +1,20 @@
 """Put each fault into a copy of the tree and see what notices it.
 
-Two columns, measured apart: the unit tests of the NumPy half, and the stored outputs of the
-notebooks alone (strict nbval). A run that says nothing about the fault (nothing collected, a
-timeout, a dead kernel) is neither a success nor a failure: it is shown by its name, and counts as
-not noticed.
+Two columns, measured apart: the unit tests of the faulty file, and the stored outputs of the
+notebooks that show what it does (strict nbval). ROUTES says which they are. A run that says nothing
+about the fault (nothing collected, a timeout, a dead kernel) is neither a success nor a failure: it
+is shown by its name, and counts as not noticed. Where no notebook with stored outputs shows a file,
+its faults have no part in that column.
+
+All faults take hours. One file, or a few faults, without the notebooks, take minutes:
+
+    python3 -m tests.mutation --files steps/cross pytorch/ --no-nbval
+    python3 -m tests.mutation --only torch_split_by_reshape
+    python3 -m tests.mutation --list
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -25,16 +33,52 @@ from tests.mutation.faults import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ("mha_lesson", "notebooks", "tests", "data", "pyproject.toml")
-UNIT_TESTS = ("tests/test_steps.py", "tests/test_attention.py")  # the quick one first
 GOALS = {"unit": 1.0, "outputs": 0.9}
-SECONDS = {"unit": 600, "outputs": 1200}
+SECONDS = {"unit": 1200, "outputs": 1200}  # the unit tests of the layer take minutes on a busy machine
 COLUMNS = {"unit": "unit tests", "outputs": "stored outputs"}
+FIRST_HALF = ("00", "01", "02", "03", "04", "05", "06", "07")
 
-# The notebook that teaches a file is run first: with -x a fault is then seen soonest.
-TAUGHT_IN = {
-    "lookup": "00", "embeddings": "01", "projections": "02", "scores": "03", "masks": "04",
-    "softmax": "05", "heads": "06", "attention": "06",
-}  # fmt: skip
+
+class Route(NamedTuple):
+    """Who can notice a fault in the files whose paths start so: each in the order of the runs.
+
+    The quick tests, and the notebook that teaches the file, come first: with -x a fault is then
+    seen soonest.
+    """
+
+    start: str
+    tests: tuple[str, ...]  # test_NAME.py
+    notebooks: tuple[str, ...]  # their numbers
+
+
+def _numpy(file, taught):
+    rest = tuple(number for number in FIRST_HALF if number != taught)
+    return Route(file, ("steps", "attention"), (taught, *rest))
+
+
+# The first that fits is taken.
+ROUTES = (
+    Route("steps/cross", ("steps_practice",), ("07",)),
+    Route("steps/inspection", ("steps_practice",), ("09", "10")),
+    Route("steps/choice", ("steps_practice",), ("10",)),
+    *map(
+        _numpy,
+        ("steps/lookup", "steps/embeddings", "steps/projections", "steps/scores", "steps/masks", "steps/softmax",
+         "steps/heads", "attention"),
+        ("00", "01", "02", "03", "04", "05", "06", "06"),
+    ),
+    Route("pytorch/module", ("module",), ("08", "09", "07", "10")),
+    Route("pytorch/", ("exercises_08", "more_module"), ("08",)),
+    Route("models/minilm", ("minilm",), ("09", "10")),
+    Route("models/translation", ("models", "more_models"), ("07", "10")),
+    Route("models/results", ("models", "more_models"), ("10", "07")),
+    Route("models/parts", ("models", "more_models"), ("09", "07", "10")),
+    Route("models/training", ("models", "more_models"), ("09", "07", "10")),
+    Route("models/induction", ("models", "more_models"), ("09", "10")),
+    Route("models/", ("models", "more_models"), ("10",)),
+    Route("data", ("data",), ("01", "07", "09", "10", "06")),
+)  # fmt: skip
+NO_NOTEBOOK = "no notebook"
 
 
 class Outcome(NamedTuple):
@@ -47,18 +91,21 @@ class Outcome(NamedTuple):
 
 def main(arguments=None):
     options = parse(arguments)
-    faults = [fault for fault in FAULTS if not options.only or fault.name in options.only]
+    faults = selected(options)
+    if options.list:
+        print("\n".join(f"{fault.file}  {fault.name}" for fault in faults))
+        return 0
     kinds = [kind for kind in ("unit", "outputs") if getattr(options, kind)]
-    if "outputs" in kinds and not notebooks(ROOT):
-        print("There is no notebook in notebooks/: the stored outputs are left out.")
+    if "outputs" in kinds and not any(notebooks(ROOT, route(fault.file)) for fault in faults):
+        print("No notebook with stored outputs shows these files: that column is left out.")
         kinds.remove("outputs")
-    if not kinds:
+    if not (kinds and faults):
         print("Nothing to measure.")
         return 2
     # All copies come from this one: what is edited meanwhile does not count, and what
     # Python has compiled here need not be compiled again.
     with copied_tree(ROOT, leave_out=("__pycache__", ".*", "*.part")) as template:
-        if not sound(template, kinds):
+        if not sound(template, kinds, faults):
             return 2
         print(f"\n{len(faults)} faults, {options.jobs} at a time\n", flush=True)
         rows = []
@@ -75,21 +122,40 @@ def parse(arguments):
     parser = argparse.ArgumentParser(prog="python3 -m tests.mutation", description=__doc__.splitlines()[0])
     names = [fault.name for fault in FAULTS]
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="only these faults")
+    parser.add_argument("--files", nargs="+", metavar="PART", help="only faults of files whose path has this in it")
+    parser.add_argument("--list", action="store_true", help="the chosen faults by name, and nothing is run")
     parser.add_argument("--jobs", type=int, default=2, help="faults measured at the same time")
     parser.add_argument("--no-unit", dest="unit", action="store_false", help="leave the unit tests out")
     parser.add_argument("--no-nbval", dest="outputs", action="store_false", help="leave the notebooks out")
     return parser.parse_args(arguments)
 
 
-def sound(root, kinds):
+def selected(options):
+    """The faults that the options name: all, if they name none."""
+
+    def wanted(fault):
+        by_name = not options.only or fault.name in options.only
+        return by_name and (not options.files or any(part in fault.file for part in options.files))
+
+    return [fault for fault in FAULTS if wanted(fault)]
+
+
+def route(file):
+    return next(route for route in ROUTES if file.removeprefix("mha_lesson/").startswith(route.start))
+
+
+def sound(root, kinds, faults):
     """The tree without a fault passes, and what is tested is the copy."""
     print("Without a fault:", flush=True)
     found = python(root, ["-c", "import mha_lesson; print(mha_lesson.__file__)"], "unit").stdout.strip()
     if not Path(found).resolve().is_relative_to(root):
         print(f"  Python does not import the copy, but {found}")
         return False
+    routes = list({route(fault.file): None for fault in faults})
+    tests = tuple({name: None for r in routes for name in r.tests})
+    numbers = tuple({number: None for r in routes for number in r.notebooks})
     for kind in kinds:
-        outcome, output = measure(root, kind, stop_early=False)
+        outcome, output = measure(root, kind, Route("", tests, numbers), stop_early=False)
         print(f"  {COLUMNS[kind]}: {outcome.verdict.replace('missed', 'pass')} ({outcome.seconds:.0f} s)")
         if outcome.verdict != "missed":
             print(output[-4000:])
@@ -106,7 +172,7 @@ def judge(template, fault, kinds):
         file.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
         for compiled in file.parent.glob(f"__pycache__/{file.stem}.*.pyc"):
             compiled.unlink()
-        return {kind: measure(root, kind, taught=TAUGHT_IN.get(file.stem, ""))[0] for kind in kinds}
+        return {kind: measure(root, kind, route(fault.file))[0] for kind in kinds}
 
 
 @contextmanager
@@ -122,17 +188,22 @@ def copied_tree(source, leave_out=()):
         yield root
 
 
-def notebooks(root, taught=""):
-    files = sorted((root / "notebooks").glob("*.ipynb"))
-    return sorted(files, key=lambda file: not (taught and file.name.startswith(taught)))
+def notebooks(root, route):
+    """Those of the route that exist and have stored outputs, in its order."""
+    files = [file for number in route.notebooks for file in sorted((root / "notebooks").glob(f"{number}_*.ipynb"))]
+    return [file for file in files if any(cell.get("outputs") for cell in json.loads(file.read_text("utf-8"))["cells"])]
 
 
-def measure(root, kind, taught="", stop_early=True):
+def measure(root, kind, route, stop_early=True):
     """The outcome of the runs for this kind, up to the first that does not pass, and their output."""
     if kind == "unit":
-        runs = [["-p", "no:nbval", file] for file in UNIT_TESTS]  # importing nbval takes seconds
+        files = [f"tests/test_{name}.py" for name in route.tests]
+        runs = [["-p", "no:nbval", file] for file in files]  # importing nbval takes seconds
     else:
-        runs = [[*NBVAL, *(str(file) for file in notebooks(root, taught))]]
+        shown = notebooks(root, route)
+        runs = [[*NBVAL, *map(str, shown)]] if shown else []
+    if not runs:
+        return Outcome(NO_NOTEBOOK), ""
     start = time.monotonic()
     for number, targets in enumerate(runs):
         report = root / f"{kind}_{number}.xml"
@@ -194,15 +265,19 @@ def summary(faults, rows, kinds):
     code = 0
     for kind in kinds:
         verdicts = [outcomes[kind].verdict for outcomes in rows]
-        share = verdicts.count("noticed") / len(verdicts)
+        counted = len(verdicts) - verdicts.count(NO_NOTEBOOK)
+        share = verdicts.count("noticed") / counted
         reached = share >= GOALS[kind]
         code = code or int(not reached)
         print(
-            f"\n{COLUMNS[kind]}: {verdicts.count('noticed')} of {len(verdicts)} noticed, {share:.0%} "
+            f"\n{COLUMNS[kind]}: {verdicts.count('noticed')} of {counted} noticed, {share:.0%} "
             f"(goal {GOALS[kind]:.0%}: {'reached' if reached else 'NOT reached'})"
         )
         missed = [f.name for f, verdict in zip(faults, verdicts, strict=True) if verdict == "missed"]
-        unknown = [f"{f.name}: {v}" for f, v in zip(faults, verdicts, strict=True) if v not in ("noticed", "missed")]
+        known = ("noticed", "missed", NO_NOTEBOOK)
+        unknown = [f"{f.name}: {v}" for f, v in zip(faults, verdicts, strict=True) if v not in known]
         print(f"  missed: {', '.join(missed) or 'none'}")
         print(f"  not known: {', '.join(unknown) or 'none'}")
+        if counted < len(verdicts):
+            print(f"  shown in no notebook: {len(verdicts) - counted}")
     return code
