@@ -105,7 +105,7 @@ class WindowModel(nn.Module):
 class MobyDick(Task):
     name, title = "moby", "a language model, letter by letter, on Moby Dick"
     metric, higher_is_better = "bits per character", False
-    steps, batch_size, learning_rate, weight_decay = 1200, 32, 2e-3, 0.1
+    steps, batch_size, learning_rate, weight_decay = 400, 32, 2e-3, 0.1
     variants: ClassVar[dict[str, dict]] = {
         "1 head": {"num_heads": 1},
         "4 heads": {"num_heads": 4},
@@ -117,7 +117,7 @@ class MobyDick(Task):
         "4 heads, longer": {"num_heads": 4, "context": 128, "dropout": 0.1},
     }
     shipped = "4 heads, longer"
-    shipped_steps = 3000
+    shipped_steps = 1500
 
     def build(self, kind: str = "attention", **variant) -> nn.Module:
         return WindowModel(**variant) if kind == "window" else CharLM(**variant)

@@ -50,6 +50,7 @@ class Row:
     parameters: int
     train_seconds: float  # CPU time of one training run, the median
     forward_ms: float  # CPU time for the forward pass of one batch, the median
+    memory_mb: float  # how much training grew the process at its peak, the median; nan if not measured
 
     @property
     def mean(self) -> float:
@@ -78,6 +79,7 @@ def summary(name: str, metric: str | None = None) -> list[Row]:
             rows[0]["parameters"],
             float(np.median([row["cpu_seconds"] for row in rows])),
             float(np.median([row["forward_ms"] for row in rows])),
+            float(np.median([np.nan if row.get("peak_mb") is None else row["peak_mb"] for row in rows])),
         )
         for variant, rows in variants.items()
     ]

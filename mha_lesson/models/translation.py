@@ -1,7 +1,7 @@
 """An encoder reads, a decoder writes, and cross-attention joins them: a map that can be read.
 
     through                      ->  TH R UW           spelling to sound
-    samedi 29 novembre 2026      ->  2026-11-29        dates of many languages to one form
+    samedi 29 novembre 2025      ->  2025-11-29        dates of many languages to one form
 
     source   (B, S)         numbers of characters, padded with 0
     target   (B, L)         numbers of what is written, <start> first, <end> last, padded with 0
@@ -239,7 +239,7 @@ class Spelling(TranslationTask):
 
 
 class Dates(TranslationTask):
-    name, title = "dates", "dates of many languages to one form: samedi 29 novembre 2026 -> 2026-11-29"
+    name, title = "dates", "dates of many languages to one form: samedi 29 novembre 2025 -> 2025-11-29"
     metric, steps, learning_rate = "exact", 1500, 2e-3
 
     def pairs(self, part):
