@@ -25,3 +25,14 @@ def test_encoder_and_decoder_have_positions_of_their_own():
         model.target_positions.weight.mul_(2)
         assert torch.equal(model.encode(source), memory)
         assert not torch.allclose(model.decode(target, memory, source), logits)
+
+
+def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys):
+    from mha_lesson.models import command
+
+    def stopped(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "train_one", stopped)
+    assert command.main(["speech"]) == 130
+    assert "goes on from the last hundred steps" in capsys.readouterr().err

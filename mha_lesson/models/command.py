@@ -33,9 +33,13 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments:
         print(overview())
         return 0
-    if arguments[0] == "sweep":
-        return sweep(sweep_parser().parse_args(arguments[1:]))
-    return train_one(train_parser().parse_args(arguments))
+    try:
+        if arguments[0] == "sweep":
+            return sweep(sweep_parser().parse_args(arguments[1:]))
+        return train_one(train_parser().parse_args(arguments))
+    except KeyboardInterrupt:
+        print("\nStopped. The same command goes on from the last hundred steps.", file=sys.stderr)
+        return 130
 
 
 def overview() -> str:
