@@ -8,7 +8,7 @@ import pytest
 
 from mha_lesson.attention import multi_head_attention, params_from_torch
 from mha_lesson.exercises import REGISTRY, adopt, calls, check, hint, mutant_board, scoreboard, solution
-from mha_lesson.exercises.lesson_08 import RIGHT, WORKS, WRONG
+from mha_lesson.exercises.lesson_08 import BLOCKED, LOAD, RIGHT, WORKS, WRONG
 
 torch = pytest.importorskip("torch")
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 FAILS = {
     "no_scale": {"formula_holds"},
     "softmax_over_queries": {"weights_are_shares", "formula_holds", "empty_rows_are_zero"},
-    "keep_reversed": {"padding_is_hidden", "empty_rows_are_zero"},
+    "keep_reversed": {"formula_holds", "padding_is_hidden", "future_is_hidden", "empty_rows_are_zero"},
     "causal_upper_left": {"future_is_hidden"},
     "merged_by_reshape": {
         "formula_holds", "weights_make_the_output", "order_is_free", "future_is_hidden", "empty_rows_are_zero",
@@ -97,6 +97,100 @@ def test_right_layers_hide_nan_in_padding():
         assert trust.close(want, have)
 
 
+# -- wrong layers that are not on the scoreboard ----------------------------------------------
+
+
+class ForgetsKeepWhenCausal(mutants.StepByStep):
+    def mask(self, keep, causal, L, S):
+        return super().mask(None if causal else keep, causal, L, S)
+
+
+class ForgetsCausalBesideKeep(mutants.StepByStep):
+    def mask(self, keep, causal, L, S):
+        return super().mask(keep, causal and keep is None, L, S)
+
+
+class KeepOrCausal(mutants.StepByStep):
+    def mask(self, keep, causal, L, S):
+        both = keep is not None and causal
+        return keep | super().mask(None, True, L, S) if both else super().mask(keep, causal, L, S)
+
+
+class ForgetsKeepWhenAskedForWeights(mutants.StepByStep):
+    def _attend(self, query, key, value, keep, causal, need_weights):
+        return super()._attend(query, key, value, None if need_weights else keep, causal, need_weights)
+
+
+class ReportsWeightsBeforeCausal(mutants.StepByStep):
+    def _attend(self, query, key, value, keep, causal, need_weights):
+        output, _ = super()._attend(query, key, value, keep, causal, False)
+        return output, super()._attend(query, key, value, keep, False, need_weights)[1]
+
+
+class NaNOnlyInGradients(mutants.StepByStep):
+    """An additive mask, and nan_to_num behind the softmax."""
+
+    def weigh(self, scores, mask):
+        if mask is None:
+            return scores.softmax(-1)
+        added = torch.zeros_like(scores).masked_fill(~mask, -torch.inf)
+        return (scores + added).softmax(-1).nan_to_num(0)
+
+
+class KeepOfHeadZero(mutants.StepByStep):
+    def mask(self, keep, causal, L, S):
+        return super().mask(keep[:, :1] if keep is not None and keep.dim() == 4 else keep, causal, L, S)
+
+
+class KeepOfSampleZero(mutants.StepByStep):
+    def mask(self, keep, causal, L, S):
+        return super().mask(keep[:1] if keep is not None and keep.dim() == 4 else keep, causal, L, S)
+
+
+class SamplesMixed(mutants.StepByStep):
+    """Takes the batch for the sequence, in causal self-attention alone."""
+
+    def _attend(self, query, key, value, keep, causal, need_weights):
+        if not causal or keep is not None or query.shape != key.shape:
+            return super()._attend(query, key, value, keep, causal, need_weights)
+        turned = (x.transpose(0, 1) for x in (query, key, value))
+        output, weights = super()._attend(*turned, keep, causal, need_weights)
+        return output.transpose(0, 1), weights
+
+
+HOLES = {
+    ForgetsKeepWhenCausal: {"padding_is_hidden"},
+    ForgetsCausalBesideKeep: {"future_is_hidden"},
+    KeepOrCausal: {"future_is_hidden", "padding_is_hidden"},
+    ForgetsKeepWhenAskedForWeights: {"padding_is_hidden", "empty_rows_are_zero"},
+    ReportsWeightsBeforeCausal: {"weights_make_the_output"},
+    NaNOnlyInGradients: {"empty_rows_are_zero"},
+    KeepOfHeadZero: {"formula_holds"},
+    KeepOfSampleZero: {"formula_holds", "padding_is_hidden"},
+    SamplesMixed: {"answers_stay_the_same"},
+}
+
+
+@pytest.mark.parametrize("wrong", HOLES, ids=lambda wrong: wrong.__name__)
+def test_what_a_newcomer_got_past_the_checks_is_found(wrong):
+    layer = mutants._filled(wrong(12, 4))
+    assert failed(layer) == HOLES[wrong]
+    assert trust.works(layer) is False
+    assert layer.training is False and all(p.grad is None for p in layer.parameters())
+
+
+def test_neighbours_share_a_head_and_nan_is_close_to_nothing():
+    assert trust.works(mutants._filled(mutants.Fused(12, 4, 2))), "heads 0 and 1 share, and 2 and 3"
+    nan = torch.full((2,), torch.nan)
+    assert trust.close(torch.ones(2), torch.ones(2)) and not trust.close(nan, nan)
+
+
+def test_the_gradient_is_asked_for_in_a_frozen_layer_too():
+    layer = mutants._filled(mutants.StepByStep(12, 4)).requires_grad_(False)
+    assert trust.works(layer)
+    assert not trust.works(mutants._filled(NaNOnlyInGradients(12, 4)).requires_grad_(False))
+
+
 # -- tests as learners write them ------------------------------------------------------------
 
 
@@ -138,7 +232,10 @@ def each_head_and_sums(layer):
 
 
 def formula(layer):
-    return trust.formula_holds(layer.eval())
+    query, key, value = trust.inputs(layer.eval())
+    parts = ((layer.q_proj, query), (layer.k_proj, key), (layer.v_proj, value))
+    q, k, v = (trust.heads(layer, project(x)) for project, x in parts)
+    return trust.close(layer(query, key, value), trust.joined(layer, F.scaled_dot_product_attention(q, k, v)))
 
 
 def formula_of_x(layer):
@@ -171,8 +268,21 @@ def no_causal(layer):
 
 
 def no_masks(layer):
-    unmasked = without("future_is_hidden", "answers_stay_the_same", "padding_is_hidden", "empty_rows_are_zero")
-    return unmasked(layer) and same_without_causal(layer)
+    return formula(layer) and trust.weights_are_shares(layer) and same_without_causal(layer)
+
+
+def no_keep(layer):
+    query, key, value = trust.inputs(layer.eval())
+    other = value + torch.eye(7)[6, :, None]  # at the last key
+    before, after = layer(query, key, value, causal=True), layer(query, key, other, causal=True)
+    corner = trust.close(before[:, :4], after[:, :4]) and not trust.close(before[:, 4], after[:, 4])
+    return no_masks(layer) and corner and trust.answers_stay_the_same(layer)
+
+
+def sample_for_weights(layer):
+    query, key, value = sizes(layer)
+    weights = layer.eval()(query, key, value)[1]
+    return weights.shape == (2, layer.num_heads, 5, 7) and trust.works(layer)
 
 
 def no_eval(layer):
@@ -219,7 +329,8 @@ LEARNERS = {
     "formula_only": formula,
     "formula_of_self_attention": formula_of_x,
     "self_attention_only": square,
-    "without_keep": without("padding_is_hidden", "empty_rows_are_zero"),
+    "without_keep": no_keep,
+    "weights_not_asked": sample_for_weights,
     "without_causal": no_causal,
     "without_masks": no_masks,
     "without_weights": without("weights_are_shares", "weights_make_the_output", "answers_stay_the_same"),
@@ -398,6 +509,198 @@ def test_an_error_comes_with_plain_shapes():
     assert "The shapes that came in: x (3, 4, 10), keep (4, 4)." in said
 
 
+# -- what a newcomer was told, and should have been -------------------------------------------
+
+
+def blocked(lengths, S):
+    return torch.arange(S) >= torch.tensor(lengths)[:, None]
+
+
+def said(id, answer):
+    result = check(id, answer)
+    return result.mistake, result.message
+
+
+def test_masks_of_numbers_are_told_what_pytorch_does_with_their_kind():
+    kinds = {
+        "int": lambda mask: mask.int(),
+        "list": lambda mask: mask.int().tolist(),
+        "numpy": lambda mask: mask.numpy().astype(np.uint8),
+    }
+    for kind in kinds.values():
+        name, text = said("08.blocked", lambda lengths, S, kind=kind: kind(blocked(lengths, S)))
+        assert name == "whole_zeros_and_ones" and "refuses" in text and "ADDED" not in text
+        name, text = said("08.blocked", lambda lengths, S, kind=kind: kind(~blocked(lengths, S)))
+        assert name == "whole_tokenizer_mask" and "refuses" in text and "add it" not in text
+    name, text = said("08.blocked", lambda lengths, S: blocked(lengths, S).double().tolist())
+    assert name == "zeros_and_ones" and "ADDED" in text
+    x = torch.randn(2, 3, 12, dtype=torch.float64)
+    with pytest.raises(AssertionError, match="only bool and floating types"):
+        module()(x, x, x, key_padding_mask=blocked([3, 1], 3).int())
+
+
+@pytest.mark.parametrize("large", [-np.inf, -1e4, -1e9, torch.finfo(torch.float32).min])
+def test_an_additive_mask_is_told_how_it_becomes_boolean(large):
+    for name, places, mend in (
+        ("additive", blocked, lambda mask: mask < 0),
+        ("additive_inverted", lambda lengths, S: ~blocked(lengths, S), lambda mask: mask == 0),
+    ):
+        answer = lambda lengths, S, p=places: torch.zeros(len(lengths), S).masked_fill(p(lengths, S), large)  # noqa: E731
+        found, text = said("08.blocked", answer)
+        assert found == name and ("mask < 0" in text) == (name == "additive") and "astype" not in text
+        assert check("08.blocked", lambda lengths, S, a=answer, m=mend: m(a(lengths, S))).status == "correct"
+        assert said("08.blocked", lambda lengths, S, a=answer: a(lengths, S).numpy())[0] == name
+
+
+def test_other_numbers_for_a_mask_are_not_told_to_be_cast():
+    name, text = said("08.blocked", lambda lengths, S: torch.rand(len(lengths), S))
+    assert name == "wrong_dtype" and "A mask is the answer of a comparison" in text and "bool)" not in text
+
+
+def test_weights_that_were_not_asked_for_are_told_from_a_missing_return():
+    def unasked(layer, x, keep):
+        _, weights = layer(x, x, x, attn_mask=~keep, need_weights=False)
+        return weights
+
+    assert said("08.per_head", unasked)[0] == "not_asked"
+    assert said("08.per_head", lambda layer, x, keep: layer(x, x, x, None, False)[1])[0] == "not_asked"
+    name, text = said("08.per_head", lambda layer, x, keep: None)
+    assert name == "returns_none" and "Is there a `return`" in text
+    assert said("08.per_head", lambda layer, x, keep: print(layer(x, x, x)))[0] == "prints"
+
+
+def test_a_padding_mask_in_place_of_an_attention_mask_has_a_name():
+    name, text = said("08.per_head", lambda layer, x, keep: layer(
+        x, x, x, key_padding_mask=~keep, average_attn_weights=False)[1])  # fmt: skip
+    assert name == "key_padding_mask" and "use attn_mask, not key_padding_mask" in text
+
+
+def test_how_a_test_answers_is_said_only_where_a_test_is_written():
+    advice = "Where a test is asked for"
+
+    def asserts(*given):
+        raise AssertionError("no")
+
+    for id in REGISTRY:
+        assert (advice in check(id, asserts).message) == isinstance(REGISTRY[id].expected[0].value, bool), id
+    assert advice in check("08.works", asserts).message and advice in check("03.test_scaled", asserts).message
+    assert advice not in said("08.per_head", lambda layer, x, keep: layer(x, x, x, attn_mask=(~keep).int()))[1]
+
+
+def test_the_count_of_right_probes_is_that_of_the_scoreboard():
+    for test in (without("formula_holds", "future_is_hidden", "empty_rows_are_zero"), no_causal_at_all):
+        board = repr(scoreboard(test))
+        n = board.count("\nfound ") + board.count("\naccepted ")
+        text = check("08.works", test).message
+        assert text.startswith(f"{n} of 16 probes are right. Probe ") and "first one only: scoreboard(works)" in text
+
+
+def no_causal_at_all(layer):
+    return layer.fault in ("", "no_scale", "causal_upper_left")
+
+
+def test_a_rejected_right_layer_is_named_and_the_conditions_are_to_be_printed():
+    name, text = said("08.works", lambda layer: False)
+    assert name == "always_false" and "a right layer with one head" in text and "Print each condition" in text
+    name, text = said("08.works", lambda layer: trust.works(layer) and layer.num_heads != 5)
+    assert name == "different" and "Probe 5 (given a right layer that computes step by step)" in text
+    assert "Print each condition" in text and "expected True, got False" in text
+
+
+def test_sample_one_taken_for_the_weights_has_a_name():
+    def sums(layer):
+        weights = layer(*sizes(layer))[1]
+        return weights.dim() == 4 and torch.allclose(weights.sum(-1), torch.ones(()))
+
+    assert said("08.works", sums)[0] == "weights_not_asked"
+    assert said("08.works", lambda layer: layer(*sizes(layer))[1].dim() == 7)[0] == "always_false"
+    assert said("08.works", lambda layer: bool(layer(*sizes(layer)).isnan().any()))[0] == "always_false"
+
+
+def test_an_answer_of_several_parts_is_told_to_be_one():
+    name, text = said("08.works", lambda layer: (True, "looks good"))
+    assert name == "wrong_type" and "alone? Return True or False, and nothing else." in text and "?." not in text
+    name, text = said("08.works", lambda layer: [True, trust.works(layer)])
+    assert name == "wrong_shape" and "all([...])" in text
+    assert "Return True or False" in said("08.works", lambda layer: int(trust.works(layer)))[1]
+    assert "Return True or False" in said("08.works", lambda layer: "fine")[1]
+
+
+def test_a_changed_argument_is_called_what_it_is():
+    def writes(lengths, S):
+        mask = blocked(lengths, S)
+        lengths[0] = 17
+        return mask
+
+    name, text = said("08.blocked", writes)
+    assert name == "changes_input" and "the caller's list is changed" in text and "`lengths = list(lengths)`" in text
+
+    def sorts(lengths, S):
+        mask = blocked(lengths, S)
+        lengths.sort()
+        return mask
+
+    assert said("08.blocked", sorts)[0] == "changes_input"
+
+    def inverts(layer, x, keep):
+        weights = head_weights(layer, x, keep.clone())
+        keep.logical_not_()
+        return weights
+
+    assert "the caller's tensor is changed" in said("08.per_head", inverts)[1]
+
+
+def asking(mask, **changed):
+    options = {"average_attn_weights": False, **changed}
+    return lambda layer, x, keep: layer(x, x, x, attn_mask=mask(keep), **options)[1]
+
+
+def in_training(layer, x, keep):
+    layer.train()
+    return layer(x, x, x, attn_mask=~keep, average_attn_weights=False)[1]
+
+
+def first_bias(layer):
+    params = params_from_torch(layer)
+    return params | {"b_k": params["b_q"], "b_v": params["b_q"]}
+
+
+def swapped_biases(layer):
+    params = params_from_torch(layer)
+    return params | {"b_k": params["b_q"], "b_q": params["b_k"]}
+
+
+NEWCOMERS = [
+    ("08.per_head", asking(lambda keep: (~keep).double()), "mask_as_float64"),
+    ("08.per_head", asking(lambda keep: (~keep).float()), "mask_as_float32"),
+    ("08.per_head", asking(lambda keep: keep.double()), "keep_as_float64"),
+    ("08.per_head", asking(lambda keep: keep.float()), "keep_as_float32"),
+    ("08.per_head", asking(lambda keep: ~keep.T), "mask_transposed"),
+    ("08.per_head", asking(lambda keep: (~keep).mT), "mask_transposed"),
+    ("08.per_head", asking(lambda keep: ~keep.T, average_attn_weights=True), "averaged+mask_transposed"),
+    ("08.per_head", in_training, "training_mode"),
+    ("08.load", first_bias, "one_bias_for_all"),
+    ("08.load", swapped_biases, "biases_kqv"),
+    ("08.blocked", lambda lengths, S: torch.arange(S) >= torch.tensor(lengths), "no_column"),
+    ("08.blocked", lambda lengths, S: np.arange(S) >= np.array(lengths), "no_column"),
+]
+
+
+@pytest.mark.parametrize("id, answer, name", NEWCOMERS, ids=[f"{id}-{i}" for i, (id, _, _) in enumerate(NEWCOMERS)])
+def test_what_newcomers_write_has_a_name(id, answer, name):
+    assert said(id, answer)[0] == name
+
+
+def test_weights_rounded_on_the_way_are_not_right():
+    name, text = said("08.load", lambda layer: {n: p.astype(np.float32) for n, p in params_from_torch(layer).items()})
+    assert name == "wrong_dtype" and "w_q: the numbers are right, but rounded to float32" in text
+    assert "leave out .float()" in text
+    name, text = said("08.load", lambda layer: {**params_from_torch(layer), "b_o": layer.out_proj.bias.float()})
+    assert name == "wrong_dtype" and "b_o: the numbers" in text
+    wider = lambda layer: {n: p.astype(np.float64) for n, p in params_from_torch(layer).items()}  # noqa: E731
+    assert check("08.load", wider).status == "correct"
+
+
 # -- checks leave no traces ------------------------------------------------------------------
 
 
@@ -410,6 +713,17 @@ def test_a_check_leaves_the_random_numbers_of_the_notebook_alone():
         check(id, lambda *given: torch.rand(3))
     scoreboard(each_head)
     assert torch.equal(torch.randn(4), want)
+
+
+def test_a_check_runs_in_one_thread_and_puts_the_number_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen = []
+        check("08.works", lambda layer: seen.append(torch.get_num_threads()))
+        assert set(seen) == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_an_answer_that_draws_gets_the_same_message_each_time():
@@ -467,4 +781,54 @@ def test_torch_is_imported_only_when_an_exercise_needs_it():
 
 
 def test_the_hints_are_there():
-    assert "1 of 4" in repr(hint("08.works")) and callable(mutant_board.scoreboard)
+    hints = REGISTRY["08.works"].hints
+    assert f"1 of {len(hints)}" in repr(hint("08.works")) and callable(mutant_board.scoreboard)
+    assert max(map(len, hints)) < 600 and "np.split(layer.in_proj_weight.detach().numpy(), 3)" in LOAD.hints[1]
+    assert "k.repeat_interleave(H // kv_heads, dim=1)" in "".join(hints) and "(B, 1, 1, S)" in "".join(hints)
+    assert "the padding is the other side, places >= length" in BLOCKED.hints[1]
+
+
+def test_the_code_in_a_hint_runs_and_is_a_check():
+    code = next(h for h in WORKS.hints if "```python" in h).split("```python\n")[1].split("```")[0]
+    names = {"torch": torch}
+    exec(code, names)
+    assert all(names["works"](layer) for layer in mutants.right_layers().values())
+    assert not names["works"](mutants.wrong_layers()["weights_change_the_output"])
+
+
+def test_the_hints_together_find_all_ten():
+    """Each line below is what one hint says, and no more."""
+
+    def works(layer):
+        layer.eval()
+        L, S, H, D = 5, 7, layer.num_heads, layer.d_model // layer.num_heads
+        query, key, value = (torch.randn(2, n, layer.d_model) for n in (L, S, S))
+        output, weights = layer(query, key, value, need_weights=True)
+        causal = layer(query, key, value, causal=True)
+        keep = (torch.arange(S) < torch.tensor([7, 3])[:, None])[:, None, None, :]
+        hidden = ~keep[:, 0, 0, :, None]
+        changed = layer(query, key.masked_fill(hidden, 5), value.masked_fill(hidden, 5), keep)
+        last = value.clone()
+        last[:, -1] += 1
+        moved = (layer(query, key, last, causal=True) - causal).abs().amax((0, 2)) > 1e-4
+        empty = torch.ones(L, S, dtype=torch.bool)
+        empty[1] = False
+        q, k, v = (
+            x.unflatten(-1, (-1, D)).transpose(1, 2)
+            for x in (layer.q_proj(query), layer.k_proj(key), layer.v_proj(value))
+        )
+        kv_heads = k.shape[1]
+        k, v = k.repeat_interleave(H // kv_heads, dim=1), v.repeat_interleave(H // kv_heads, dim=1)
+        context = F.scaled_dot_product_attention(q, k, v)
+        near = lambda a, b: torch.allclose(a, b, atol=1e-5)  # noqa: E731
+        return all([
+            weights.shape == (2, H, L, S) and near(weights.sum(-1), torch.ones(2, H, L)),
+            near(output, layer(query, key, value)) and near(layer(query.flip(1), key, value), output.flip(1)),
+            near(layer(query, key, value, keep), changed),
+            moved.tolist() == [False] * 4 + [True],
+            near(layer(query, key, value, empty)[:, 1], layer.out_proj(torch.zeros(layer.d_model))),
+            near(output, layer.out_proj(context.transpose(1, 2).flatten(2))),
+            near(causal, layer(query, key, value, causal=True, need_weights=True)[0]),
+        ])  # fmt: skip
+
+    assert check("08.works", works).status == "correct"

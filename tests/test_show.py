@@ -248,6 +248,10 @@ def test_tradeoff_holds_cost_mean_and_range():
     np.testing.assert_allclose(first.lines[2][0].get_segments()[0], [[2.0, 0.5], [2.0, 0.9]])
     np.testing.assert_allclose(second.lines[0].get_xydata(), [[0.5, 0.4]])
     assert [text.get_text() for text in fig.legends[0].get_texts()] == ["1 head", "plain"]
+    assert tick_names(axes.xaxis) == ["0.5", "1", "2"]
+    many = plots.tradeoff({f"n{i}": (i + 1.0, 0.1, 0.2, 0.3) for i in range(9)}).axes[0]
+    looks = [(c.lines[0].get_color(), c.lines[0].get_marker(), c.lines[0].get_mfc()) for c in many.containers]
+    assert len(set(looks)) == 9
     with pytest.raises(ValueError, match="empty"):
         plots.tradeoff({})
 

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from mha_lesson.exercises import REGISTRY, adopt, check
+from mha_lesson.exercises import REGISTRY, adopt, check, solution
+from mha_lesson.exercises.compare import difference
 from mha_lesson.steps.choice import cheapest_as_good, layer_parameters, sweep_heads
 from mha_lesson.steps.cross import cross_attention, cross_cost, encoder_decoder_masks, greedy_decode
 from mha_lesson.steps.inspection import ablate_heads, find_head, head_distances, induction_scores
@@ -332,3 +333,69 @@ def test_the_entropy_form_of_the_distance_passes_in_single_precision():
         return out + np.eye(len(out), dtype=out.dtype) * np.float32(4e-4)
 
     assert check(d.id, similarity).status == "correct"
+
+
+PRACTICE = [e for e in REGISTRY.values() if e.id[:2] in ("07", "09", "10") and e.id != "10.choose"]
+
+
+@pytest.mark.parametrize("fill", [0.0, 1.0, np.nan])
+@pytest.mark.parametrize("e", PRACTICE, ids=lambda e: e.id)
+def test_a_stub_that_returns_one_number_everywhere_is_no_known_mistake(e, fill):
+    """It has the right shape, and nobody made the mistake that happens to come out so."""
+
+    def stub(*args):
+        out = e.solution(*args)
+        if isinstance(out, tuple):
+            return tuple(np.full(np.shape(o), fill) for o in out)
+        return np.full(np.shape(out), fill)
+
+    assert check(e.id, stub).mistake in ("different", "nan", "wrong_dtype", "wrong_type")
+
+
+def test_whole_numbers_pass_where_the_answer_is_made_of_them():
+    zeros, halves = np.zeros(3), np.array([0.5, 1, 2])
+    assert difference(zeros, [0, 0, 0]) is None and difference(np.array([2.0, 5]), (2, 5)) is None
+    assert difference(zeros, [0, 1, 0]).kind == "wrong_dtype"
+    assert difference(halves, [0, 1, 2]).kind == "wrong_dtype"
+    assert difference(np.array([np.nan, 1]), [0, 1]).kind == "wrong_dtype"
+
+
+def distances(term, end):
+    """The formula of the lesson with the sum in place of the middle, or with other terms."""
+
+    def similarity(weights):
+        p, q = weights[:, None], weights[None]
+        both = (term(p, p + q).sum(-1) + term(q, p + q).sum(-1)) / 2
+        return end(both).mean(-1)
+
+    return similarity
+
+
+def test_the_sum_for_the_middle_is_named_by_what_it_gives_and_not_by_zeros():
+    def term(p, m):
+        return np.where(p > 0, p * np.log2(p / m), 0)
+
+    def clamped(bits):
+        return np.sqrt(np.maximum(bits, 0))
+
+    assert check("09.similarity", distances(term, np.sqrt)).mistake == "middle_is_the_sum"
+    assert check("09.similarity", distances(term, clamped)).mistake == "different", "nothing but zeros"
+    assert check("09.similarity", distances(lambda p, m: term(p, m / 2), clamped)).status == "correct"
+
+
+def test_two_mistakes_about_distances_are_named_together():
+    def similarity(weights):
+        p, q = weights[:, None], weights[None]
+        return np.where(p > 0, p * np.log2(2 * p / (p + q)), 0).sum(-1).mean(-1)
+
+    assert check("09.similarity", similarity).mistake == "no_root+half_of_it"
+
+
+@pytest.mark.parametrize("answer, got", [("L1H2", "a str"), ({"layer": 1}, "a dict")])
+def test_a_place_is_two_numbers(answer, got):
+    said = check("09.find", lambda weights, query, key: answer).message
+    assert f"expected two numbers, (layer, head), got {got}" in said
+
+
+def test_what_the_shown_helpers_call_is_shown_too():
+    assert "def project(" in solution("09.ablate").text

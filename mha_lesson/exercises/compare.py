@@ -75,12 +75,25 @@ def difference(expected: Any, value: Any) -> Difference | None:
     return _array_difference(expected, got)
 
 
+def shorter(expected: Any, value: Any) -> Difference | None:
+    """Where the numbers agree: floats of fewer bytes than those expected, if there are any."""
+    got = plain(value)
+    if isinstance(expected, dict):
+        found = ((name, shorter(want, got[name])) for name, want in expected.items())
+        return next((Difference(d.kind, f"{name}: {d.text}") for name, d in found if d), None)
+    if expected.dtype.kind != "f" or got.dtype.kind != "f" or got.dtype.itemsize >= expected.dtype.itemsize:
+        return None
+    text = f"the numbers are right, but rounded to {got.dtype} where the input has {expected.dtype}"
+    return Difference("wrong_dtype", f"{text}: leave out .float() and .astype, and the type stays")
+
+
 def _tuple_difference(expected: tuple, got: Any) -> Difference | None:
     n = len(expected)
     if not isinstance(got, tuple) and (got.ndim == 0 or len(got) != n):
-        return Difference("wrong_type", f"expected {n} results, got one of shape {got.shape}")
+        what = "a single number" if got.ndim == 0 else f"one of shape {got.shape}"
+        return Difference("wrong_type", f"expected {_several(expected)}, got {what}")
     if len(got) != n:
-        return Difference("wrong_type", f"expected {n} results, got {len(got)}")
+        return Difference("wrong_type", f"expected {_several(expected)}, got {len(got)}")
     for i, (want, have) in enumerate(zip(expected, got, strict=True)):
         found = difference(want, have)
         if found:
@@ -109,11 +122,11 @@ def _array_difference(expected: np.ndarray, got: np.ndarray) -> Difference | Non
         return Difference("wrong_shape", text)
     if (expected.dtype == bool) != (got.dtype == bool):
         return Difference("wrong_dtype", _dtype_text(expected, got))
-    # A whole number for a single float (2 for 2.0) is fine; a whole array of them is a slip.
+    # Whole numbers are fine where the answer is made of them (2 for 2.0); elsewhere an array of them is a slip.
     whole = expected.dtype.kind == "f" and got.dtype.kind in "iu" and expected.ndim > 0
-    if got.dtype.kind == "c" or whole:
-        return Difference("wrong_dtype", _dtype_text(expected, got))
     close = _close(expected, got)
+    if got.dtype.kind == "c" or (whole and not (close.all() and _all_whole(expected))):
+        return Difference("wrong_dtype", _dtype_text(expected, got))
     if close.all():
         return None
     place = tuple(int(i) for i in np.argwhere(~close)[0]) if close.ndim else ()
@@ -124,6 +137,10 @@ def _array_difference(expected: np.ndarray, got: np.ndarray) -> Difference | Non
         text = f"right to a few digits, but computed in {got.dtype} where the input is {expected.dtype}"
         return Difference("wrong_dtype", text)
     return Difference("nan" if np.isnan(have) and not np.isnan(want) else "different", text)
+
+
+def _all_whole(expected: np.ndarray) -> bool:
+    return bool((np.isfinite(expected) & (expected == np.round(expected))).all())
 
 
 def _close(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
@@ -162,10 +179,16 @@ def _type_text(expected: Any, value: Any) -> str:
         return "expected an array, got a list that is not a rectangle of numbers"
     if isinstance(value, np.ndarray):
         return f"expected an array of numbers, got one of type {value.dtype}"
-    want = f"{len(expected)} arrays" if isinstance(expected, tuple) else "an array"
+    want = _several(expected) if isinstance(expected, tuple) else "an array"
     if not isinstance(expected, tuple) and expected.ndim == 0:
         want = "True or False" if expected.dtype == bool else "a number"
     return f"expected {want}, got {_article(type(value).__name__)}"
+
+
+def _several(expected: tuple) -> str:
+    """What a tuple holds, in words: 2 numbers, 3 arrays."""
+    numbers = all(isinstance(e, np.ndarray) and e.ndim == 0 for e in expected)
+    return f"{len(expected)} {'numbers' if numbers else 'arrays'}"
 
 
 def _is_plain(value: Any) -> bool:

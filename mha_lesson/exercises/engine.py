@@ -24,15 +24,19 @@ import numpy as np
 
 from mha_lesson.exercises import calls
 from mha_lesson.exercises.calls import Outcome
-from mha_lesson.exercises.compare import Difference, NotPlain, difference, plain, same
+from mha_lesson.exercises.compare import Difference, NotPlain, difference, plain, same, shorter
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Arguments to try a function on, and words that say what is special about them."""
+    """Arguments to try a function on, and words that say what is special about them.
+
+    advice: what helps if the answer to this one is wrong and has no name
+    """
 
     args: tuple
     note: str
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Mistake:
     """A wrong answer we know: one edit of the solution (`old` becomes `new`), or a `function`.
 
     say: first what is right about it, then the one thing to change.
+    when: looks at the learner's function where answers alone do not tell; if it says yes, this
+          mistake is meant and not another one with the same answers
     """
 
     name: str
@@ -47,6 +53,7 @@ class Mistake:
     old: str = ""
     new: str = ""
     function: Callable | None = None
+    when: Callable[[Callable], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,7 @@ class Exercise:
     needs_torch where there is none, `missing` says so; a solution or helper whose module imports
                 torch is given as "module:name" and imported when first needed
     advice      what helps further where a mistake has no name
+    exact       floats must not be shorter than the course's own, even where the numbers agree
     """
 
     id: str
@@ -107,6 +115,7 @@ class Exercise:
     patient: Callable | None = None
     needs_torch: bool = False
     advice: str = ""
+    exact: bool = False
 
     def __post_init__(self):
         if isinstance(self.solution, str):  # taken away, so that __getattr__ is asked for it
@@ -163,6 +172,11 @@ class Exercise:
         exec(compile(source, f"<{self.id}>", "exec"), namespace)
         return namespace[self.solution.__name__]
 
+    @property
+    def wants_a_test(self) -> bool:
+        """Does the learner write a test, which answers True or False?"""
+        return all(isinstance(o.value, bool) for o in self.expected)
+
     @cached_property
     def expected(self) -> list[Outcome]:
         return self._judged(self._run(self.solution, seconds=None))
@@ -183,14 +197,14 @@ class Exercise:
             return self._result("not attempted", None, self._invitation())
         judged = self._judged(outcomes)
         differences = [
-            _outcome_difference(want, have)
+            _outcome_difference(want, have, self.exact)
             for want, have in zip(self.expected, judged, strict=True)
         ]
         if not any(differences):
             changed = self._changed(outcomes)
             return changed or self._result("correct", None, self.well_done)
         return (
-            self._known(judged) or self._pair(judged) or self._unknown(function, judged, differences)
+            self._known(function, judged) or self._pair(judged) or self._unknown(function, judged, differences)
         )
 
     # -- one step of the diagnosis each -------------------------------------------------
@@ -245,15 +259,20 @@ class Exercise:
             )
         return None
 
-    def _known(self, judged: list[Outcome]) -> Result | None:
+    def _known(self, function: Callable, judged: list[Outcome]) -> Result | None:
         fits = [m for m in self.mistakes if _alike(self.mistake_outcomes[m.name], judged)]
+        seen = [m for m in fits if m.when and m.when(function)]
+        # Errors or None alone name nothing, unless it was seen where they come from.
+        told = any(o.value is not None for o in judged)
+        fits = seen or [m for m in fits if told and not m.when]
         return self._wrong(fits[0].name, fits[0].say) if len(fits) == 1 else None
 
     def _pair(self, judged: list[Outcome]) -> Result | None:
         pairs = []
         for pair in itertools.combinations(self.mistakes, 2):
             variant = self.variant(*pair)
-            if variant and _alike(self._judged(self._run(variant, None)), judged):
+            told = any(o.value is not None for o in judged)
+            if told and variant and _alike(self._judged(self._run(variant, None)), judged):
                 pairs.append(pair)
         if len(pairs) != 1:
             return None
@@ -267,15 +286,11 @@ class Exercise:
         for probe, outcome in zip(self.probe_list, outcomes, strict=True):
             if outcome.changed:
                 name = self.parameters[outcome.changed[0]]
-                mend = f"Work on a new array, for example `{name} = {name}.copy()`."
-                if hasattr(probe.args[outcome.changed[0]], "detach"):
-                    mend = f"Work on a new tensor, for example `{name} = {name}.clone()`."
-                if isinstance(probe.args[outcome.changed[0]], dict):  # its copy would share the arrays
-                    mend = "Write `w = params['w_q'] / 2`, a new array, rather than `params['w_q'] /= 2`."
+                kind, mend = _changed_kind(name, probe.args[outcome.changed[0]])
                 return self._wrong(
                     "changes_input",
                     f"The result is right. But the function writes into its argument {name}, and the "
-                    f"caller's array is changed behind their back. {mend}",
+                    f"caller's {kind} is changed behind their back. {mend}",
                 )
         return None
 
@@ -285,7 +300,8 @@ class Exercise:
         """No known mistake: say which probe differs first, and how."""
         i = next(i for i, d in enumerate(differences) if d)
         outcome, found = judged[i], differences[i]
-        right = f"{i} of {len(differences)} probes {'is' if i == 1 else 'are'} right. " if i else ""
+        n = differences.count(None)
+        right = f"{n} of {len(differences)} probes {'is' if n == 1 else 'are'} right. " if n else ""
         where = f"Probe {i + 1} ({self.probe_list[i].note}): "
         if outcome.stopped:
             text = (
@@ -294,7 +310,7 @@ class Exercise:
             )
             return self._wrong("endless", right + where + text)
         if outcome.error is not None:
-            text = error_text(function, outcome.error) + self._shapes(i)
+            text = error_text(function, outcome.error, self.wants_a_test) + self._shapes(i)
             return self._wrong("raises", right + where + text)
         if outcome.value is None and outcome.printed:
             text = "the function prints its result and returns nothing. Use `return` in place of `print`."
@@ -302,8 +318,13 @@ class Exercise:
         if outcome.value is None:
             text = "the function returns None. Is there a `return` at its end, on every path?"
             return self._wrong("returns_none", right + where + text)
-        advice = self.advice or _advice(found.kind, self.expected[i].value)
-        return self._wrong(found.kind, f"{right}{where}{found.text}. {advice}")
+        advice = self.advice
+        if not advice or (self.wants_a_test and found.kind != "different"):
+            advice = _advice(found.kind, self.expected[i].value)
+        text = found.text if found.text.endswith((".", "?", "!")) else found.text + "."
+        if found.kind == "different" and self.probe_list[i].advice:
+            text += " " + self.probe_list[i].advice
+        return self._wrong(found.kind, f"{right}{where}{text} {advice}")
 
     def _shapes(self, i: int) -> str:
         """The shapes that came in: an error in a product of arrays is nearly always about them."""
@@ -329,7 +350,7 @@ _ADVICE = {
     "wrong_names": "Each name is one key of the dictionary.",
     "wrong_shape": "Write the shape of each intermediate result beside its line, then compare.",
     "wrong_dtype": "The numbers may look right, but the next step computes something else with them.",
-    "nan": "Look for 0/0, inf - inf, or the logarithm of 0.",
+    "nan": "Look for 0/0, inf - inf, the logarithm of 0, or the root of a number below 0.",
     "different": "Work this one number out by hand. Then call your function in a cell of its own and print each step.",
 }
 
@@ -345,29 +366,44 @@ def _advice(kind: str, expected: Any) -> str:
     """What to try next, for a difference of this kind from the expected value."""
     if isinstance(expected, bool):  # the learner writes a test
         if kind == "wrong_shape":
-            return "Return one True or False: np.allclose gives one; np.isclose needs .all() behind it."
+            return (
+                "Return one True or False: np.allclose gives one; np.isclose needs .all() behind it; "
+                "a list of conditions becomes one with all([...])."
+            )
+        if kind != "different":
+            return "Return True or False, and nothing else."
         return "Your test misjudges this version: print the arrays that it compares."
     if isinstance(expected, dict) and kind == "wrong_type":
         return "A tensor or a nested list is as good as an array."
     if isinstance(expected, tuple) and kind == "wrong_type":
         return f"Return {len(expected)} of them, with commas between."
     if kind == "wrong_dtype" and np.asarray(expected).dtype == bool:
-        return _ADVICE[kind] + " For a mask, .astype(bool) makes it one."
+        return _ADVICE[kind] + " A mask is the answer of a comparison (==, <, >=): that is boolean by itself."
     return _ADVICE[kind]
 
 
-def _outcome_difference(expected: Outcome, got: Outcome) -> Difference | None:
+def _changed_kind(name: str, argument: Any) -> tuple[str, str]:
+    """What an argument is that was written into, and how to leave it alone."""
+    if isinstance(argument, dict):  # its copy would share the arrays
+        return "dictionary", "Write `w = params['w_q'] / 2`, a new array, rather than `params['w_q'] /= 2`."
+    if isinstance(argument, list):
+        return "list", f"Work on a new list, for example `{name} = list({name})`."
+    if hasattr(argument, "detach"):
+        return "tensor", f"Work on a new tensor, for example `{name} = {name}.clone()`."
+    return "array", f"Work on a new array, for example `{name} = {name}.copy()`."
+
+
+def _outcome_difference(expected: Outcome, got: Outcome, exact: bool = False) -> Difference | None:
     if got.stopped or got.error is not None or got.value is None:
         return Difference("no_value", "")
     if isinstance(got.value, Unreadable):
         return Difference("wrong_type", got.value.why)
-    return difference(plain(expected.value), got.value)
+    want = plain(expected.value)
+    return difference(want, got.value) or (shorter(want, got.value) if exact else None)
 
 
 def _alike(known: list[Outcome], got: list[Outcome]) -> bool:
     """Do the outcomes of a known mistake explain the learner's, on every probe?"""
-    if all(o.value is None for o in got):  # errors alone name nothing
-        return False
     return all(_same_outcome(k, g) for k, g in zip(known, got, strict=True))
 
 
@@ -375,7 +411,9 @@ def _same_outcome(known: Outcome, got: Outcome) -> bool:
     if got.stopped or known.stopped:
         return False
     if known.error is not None or got.error is not None:
-        return type(known.error) is type(got.error)
+        return _error_kind(known.error) is _error_kind(got.error)
+    if known.value is None or got.value is None:
+        return known.value is got.value
     try:
         k, g = plain(known.value), plain(got.value)
     except NotPlain:
@@ -383,6 +421,11 @@ def _same_outcome(known: Outcome, got: Outcome) -> bool:
     if isinstance(k, tuple) and isinstance(g, np.ndarray) and g.ndim and len(g) == len(k):
         g = tuple(g)
     return same(k, g)
+
+
+def _error_kind(error: BaseException | None) -> type:
+    """Shapes that do not fit are a RuntimeError in PyTorch, a ValueError in NumPy."""
+    return ValueError if type(error) is RuntimeError else type(error)
 
 
 def _apply(judge: Callable, probe: Probe, outcome: Outcome) -> Outcome:
@@ -405,8 +448,8 @@ def _without_docstring(source: str) -> str:
     return source
 
 
-def error_text(function: Callable, error: BaseException) -> str:
-    """Which error, at which of the learner's lines. No file names and no addresses."""
+def error_text(function: Callable, error: BaseException, a_test: bool = False) -> str:
+    """Which error, at which of the learner's lines (of a_test or not). No file names and no addresses."""
     said = re.sub(r"0x[0-9a-fA-F]+", "0x…", str(error)).split("\n")[0]
     named = f"{type(error).__name__}: {said}" if said else type(error).__name__
     text = "it raises `" + named.replace("`", "'") + "`"  # as code: what it says is no Markdown
@@ -417,7 +460,7 @@ def error_text(function: Callable, error: BaseException) -> str:
             if line:
                 text += f"\nIt happens in this line: `{line}`"
             break
-    if isinstance(error, AssertionError):
+    if a_test and isinstance(error, AssertionError):
         text += "\nWhere a test is asked for, it returns False; it does not raise."
     return text
 

@@ -3,12 +3,15 @@
 Importing this needs no torch: `torch` below is looked up when a probe or a mistake is run.
 """
 
+import copy
 import importlib
 from collections.abc import Callable
 
 import numpy as np
 
 from mha_lesson.attention import numpy_copy, params_from_torch
+from mha_lesson.exercises import calls
+from mha_lesson.exercises.compare import NotPlain, plain
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import wave
 from mha_lesson.steps.masks import causal_mask, padding_mask
@@ -34,6 +37,29 @@ trust = _Late("mha_lesson.pytorch.trust")
 
 # ------------------------------------------------------------------------------ the padding mask
 
+
+def _whole_numbers(function: Callable) -> bool:
+    """Does this blocked() answer with integers? PyTorch refuses them, and adds floats."""
+    value = calls.call_all(function, [BLOCKED.probe_list[0].args], calls.SECONDS)[0].value
+    return plain(value).dtype.kind in "iu"
+
+
+def _additive_alike(args: tuple, answer):
+    """A mask of 0 and large numbers (-1e4, -1e9, the lowest float) as one of 0 and infinities."""
+    try:
+        mask = plain(answer)
+    except NotPlain:
+        return answer
+    if not isinstance(mask, np.ndarray) or mask.dtype.kind != "f":
+        return answer
+    additive = ((mask == 0) | (abs(mask) >= 100)).all()
+    return np.where(mask == 0, 0, np.copysign(np.inf, mask)) if additive else answer
+
+
+def _added(lengths, S, number: float, at_padding: bool = True):
+    return torch.zeros(len(lengths), S).masked_fill(BLOCKED.solution(lengths, S) == at_padding, number)
+
+
 BLOCKED = Exercise(
     id="08.blocked",
     needs_torch=True,
@@ -44,7 +70,9 @@ BLOCKED = Exercise(
         Probe(([2, 7, 5], 7), "lengths 2, 7 and 5, S = 7"),
         Probe(([0, 2], 3), "an empty sequence, S = 3"),
         Probe(([1, 4, 2, 3], 6), "four sequences, S = 6, longer than all of them"),
+        Probe(([2, 3, 1], 3), "B = S = 3, lengths 2, 3 and 1"),
     ],
+    read=_additive_alike,
     mistakes=(
         Mistake(
             "keep",
@@ -77,18 +105,48 @@ BLOCKED = Exercise(
             function=lambda lengths, S: BLOCKED.solution(lengths, S).float(),
         ),
         Mistake(
+            "whole_zeros_and_ones",
+            "1 stands where it is blocked, good. But integers are no booleans, and nn.MultiheadAttention refuses "
+            "them. The comparison gives True and False by itself: leave out what makes numbers of them.",
+            function=lambda lengths, S: BLOCKED.solution(lengths, S).int(),
+            when=_whole_numbers,
+        ),
+        Mistake(
             "tokenizer_mask",
             "This is the mask as tokenizers give it, 1 = token. But nn.MultiheadAttention would add it to the "
             "scores, which hides nothing. What it wants is boolean, and True at the padding: mask == 0.",
             function=lambda lengths, S: (~BLOCKED.solution(lengths, S)).float(),
         ),
         Mistake(
+            "whole_tokenizer_mask",
+            "This is the mask as tokenizers give it, 1 = token. But nn.MultiheadAttention refuses integers. What it "
+            "wants is boolean, and True at the padding: the place is `length` or more.",
+            function=lambda lengths, S: (~BLOCKED.solution(lengths, S)).int(),
+            when=_whole_numbers,
+        ),
+        Mistake(
             "additive",
-            "0 and -inf, added to the scores: nn.MultiheadAttention takes this too, and it hides the right "
-            "places. But a boolean mask is asked for, True = blocked: mask == -inf.",
-            function=lambda lengths, S: torch.zeros(len(lengths), S).masked_fill(
-                BLOCKED.solution(lengths, S), -torch.inf
-            ),
+            "0 and -inf (or a large negative number), added to the scores: nn.MultiheadAttention takes this too, and "
+            "it hides the right places. But a boolean mask is asked for, True = blocked: mask < 0.",
+            function=lambda lengths, S: _added(lengths, S, -np.inf),
+        ),
+        Mistake(
+            "additive_inverted",
+            "A mask of 0 and -inf (or a large negative number) is added to the scores, which is allowed. But yours "
+            "hides the tokens, and a boolean mask is asked for, True at the padding: here mask == 0.",
+            function=lambda lengths, S: _added(lengths, S, -np.inf, at_padding=False),
+        ),
+        Mistake(
+            "additive_positive",
+            "The padding is marked, good. But a large positive number, added to the scores, draws all attention there; "
+            "and a boolean mask is asked for, True = blocked: mask > 0.",
+            function=lambda lengths, S: _added(lengths, S, np.inf),
+        ),
+        Mistake(
+            "no_column",
+            "Comparing places with lengths is right. But (S,) and (B,) meet place by place: that fails, and where "
+            "B = S each place gets the length of another sequence. Make the lengths a column: [:, None].",
+            "[:, None]", "",
         ),
         Mistake(
             "padding_first",
@@ -129,7 +187,8 @@ BLOCKED = Exercise(
     },
     hints=(
         "True = blocked: where in a row of S places does the padding begin?",
-        "Compare each place 0, 1, ..., S - 1 with the length of its sequence; place `length` is the first padding.",
+        "Compare each place 0, 1, ..., S - 1 with the length of its sequence. Tokens stand at places < length; the "
+        "padding is the other side, places >= length, and True belongs there.",
         "torch.arange(S) has shape (S,). To meet every length, the lengths must be a column: "
         "torch.tensor(lengths)[:, None].",
     ),
@@ -189,6 +248,7 @@ LOAD = Exercise(
     needs_torch=True,
     signature="load(layer)",
     solution=params_from_torch,
+    exact=True,
     helpers=(numpy_copy,),
     probes=lambda: [
         Probe((_module(6, 2),), "d_model 6, 2 heads, float64"),
@@ -269,6 +329,17 @@ LOAD = Exercise(
                 numpy_copy(layer.in_proj_bias).reshape(layer.num_heads, 3, -1).swapaxes(0, 1).reshape(3, -1),
             ),
         ),
+        *(
+            Mistake(
+                f"biases_{order}",
+                f"The matrices are right. But you cut in_proj_bias as {', '.join(order)}; its order is that of the "
+                f"weights: q, k, v. (In a new layer all of it is 0, which hides this.)",
+                function=lambda layer, order=order: _unpack(
+                    layer, biases=[params_from_torch(layer)[f"b_{'qkv'[order.index(n)]}"] for n in "qkv"]
+                ),
+            )
+            for order in ("kqv", "vqk", "qvk", "vkq", "kvq")
+        ),
         Mistake(
             "one_bias_for_all",
             "The matrices are right. But all three biases are the first third of in_proj_bias: it is packed as the "
@@ -306,7 +377,7 @@ LOAD = Exercise(
     hints=(
         "Print the names and shapes in layer.state_dict(). in_proj_weight is (3 E, E): query, key, value, "
         "one above the other.",
-        "w_q, w_k, w_v = layer.in_proj_weight.detach().numpy() cut into three: np.split(..., 3) cuts rows. "
+        "np.split(layer.in_proj_weight.detach().numpy(), 3) gives three blocks of rows: query, key, value. "
         "in_proj_bias is cut in the same way.",
         "PyTorch computes x @ W.T, we compute x @ w. So each of the four matrices is transposed, out_proj.weight too.",
         'Return {"w_q": w_q.T, ..., "w_o": ..., "b_q": ..., "b_o": ...}: eight names, those of lesson 06.',
@@ -336,6 +407,19 @@ def _keep(L: int):
 
 def _asking(layer, x, keep, **options):
     return layer(x, x, x, **{"attn_mask": ~keep, "average_attn_weights": False, **options})
+
+
+def _wants_no_weights(function: Callable) -> bool:
+    """Does this per_head() call its layer with need_weights=False?"""
+    asked = []
+
+    def look(module, args, options):
+        asked.append(args[4] if len(args) > 4 else options.get("need_weights", True))
+
+    layer, x, keep = copy.deepcopy(PER_HEAD.probe_list[0].args)
+    layer.register_forward_pre_hook(look, with_kwargs=True)
+    calls.call_all(function, [(layer, x, keep)], calls.SECONDS)
+    return bool(asked) and not any(asked)
 
 
 def _by_hand(layer, x, keep):
@@ -398,6 +482,18 @@ PER_HEAD = Exercise(
             function=lambda layer, x, keep: layer(x, x, x)[1],
         ),
         Mistake(
+            "mask_transposed",
+            "Each head has its own weights, and the mask is turned to True = blocked. But its rows are queries, as "
+            "in keep: pass ~keep, without .T.",
+            "~keep", "~keep.T",
+        ),
+        Mistake(
+            "key_padding_mask",
+            "Each head has its own weights. But use attn_mask, not key_padding_mask: that one is (B, S), one row for "
+            "each sequence; keep is (L, L), one row for each query.",
+            "attn_mask=", "key_padding_mask=",
+        ),
+        Mistake(
             "mask_as_numbers",
             "Each head has its own weights, and 1 stands where it is blocked. But a float mask is added to the scores, "
             "and a 1 there favours what it should hide: pass the boolean ~keep.",
@@ -408,6 +504,33 @@ PER_HEAD = Exercise(
             "Each head has its own weights. But keep as floats is added to the scores, which hides nothing: "
             "pass the boolean ~keep.",
             function=lambda layer, x, keep: _asking(layer, x, keep, attn_mask=keep.to(x.dtype))[1],
+        ),
+        *(
+            Mistake(
+                f"{name}_as_{dtype}",
+                f"Each head has its own weights. But a float mask is added to the scores, and {effect}; if its "
+                f"type is not the layer's, PyTorch raises. Pass the boolean ~keep.",
+                function=lambda layer, x, keep, name=name, dtype=dtype: _asking(
+                    layer, x, keep, attn_mask=(keep if name == "keep" else ~keep).to(getattr(torch, dtype))
+                )[1],
+            )
+            for dtype in ("float64", "float32")
+            for name, effect in (
+                ("mask", "a 1 there favours what it should hide"), ("keep", "1 and 0 hide nothing"),
+            )
+        ),
+        Mistake(
+            "training_mode",
+            "Mask and options are right. But you call layer.train(), and then dropout sets weights to 0: leave the "
+            "layer in the mode in which it comes.",
+            function=lambda layer, x, keep: _asking(layer.train(), x, keep)[1],
+        ),
+        Mistake(
+            "not_asked",
+            "The call gives two things, and the second is the one. But with need_weights=False it is None: leave "
+            "that option out.",
+            function=lambda layer, x, keep: _asking(layer, x, keep, need_weights=False)[1],
+            when=lambda function: _wants_no_weights(function),
         ),
         Mistake(
             "output",
@@ -548,10 +671,13 @@ WRONG = {
 }
 
 
+_PRINT = "Print each condition of your test for a right layer, say MultiHeadAttention(8, 2): which one is False?"
+
+
 def _versions() -> list[Probe]:
     right, wrong = mutants.right_layers(), mutants.wrong_layers()
     return [
-        *(Probe((right[name],), f"given {what}") for name, (what, _) in RIGHT.items()),
+        *(Probe((right[name],), f"given {what}", f"{look} {_PRINT}") for name, (what, look) in RIGHT.items()),
         *(Probe((wrong[name],), f"given {what}") for name, (what, _) in WRONG.items()),
     ]
 
@@ -573,6 +699,36 @@ def _one_width(layer) -> bool:
     return trust.close(layer(query, key, value), layer.out_proj(found))
 
 
+def _shape_of_second(layer) -> bool:
+    """Looks at [1] of what a plain call gives."""
+    return layer(*trust.inputs(layer))[1].shape == (3, layer.num_heads, 5, 7)
+
+
+def _takes_sample_for_weights(function: Callable) -> bool:
+    """Would this works() accept a right layer if [1] of a plain call gave the weights?"""
+
+    class Output(torch.Tensor):
+        def __getitem__(self, at):
+            weights = isinstance(at, int) and at == 1 and getattr(self, "weights", None)
+            return super().__getitem__(at) if weights is None or weights is False else weights
+
+        def __iter__(self):
+            return iter((self, self.weights)) if hasattr(self, "weights") else super().__iter__()
+
+    def add_weights(module, args, options, output):
+        if isinstance(output, tuple):
+            return output
+        output = output.as_subclass(Output)
+        output.weights = module.forward(*args, **{**options, "need_weights": True})[1]
+        return output
+
+    layers = [(copy.deepcopy(p.args[0]),) for p in WORKS.probe_list[: len(RIGHT)]]
+    for (layer,) in layers:
+        layer.register_forward_hook(add_weights, with_kwargs=True)
+    answers = calls.call_all(function, layers, calls.SECONDS)
+    return any(isinstance(o.value, bool | np.bool_ | torch.Tensor) and bool(np.all(plain(o.value))) for o in answers)
+
+
 def _needs_full_width(layer) -> bool:
     """Cuts the keys into num_heads parts of d_model // num_heads."""
     layer.k_proj(torch.zeros(1, layer.d_model)).view(layer.num_heads, layer.d_model // layer.num_heads)
@@ -592,7 +748,7 @@ WORKS = Exercise(
         )
     ),
     probes=_versions,
-    advice="scoreboard(works) shows how your test judges each of the layers, and where to look.",
+    advice="This is the first one only: scoreboard(works) shows how your test judges each layer, and where to look.",
     mistakes=(
         Mistake(
             "cannot_fail",
@@ -602,10 +758,17 @@ WORKS = Exercise(
         ),
         Mistake(
             "always_false",
-            "It rejects every wrong layer. But it rejects the right ones too. Floats round: torch.allclose(a, b, "
-            "atol=1e-5), not == and not torch.equal. Weights come for each head, (B, H, L, S). And call "
-            "layer.eval() before anything else.",
+            "It rejects every wrong layer. But it rejects all six right ones too, from the first, a right layer with "
+            f"one head. {_PRINT} Often it is == or torch.equal (floats round: torch.allclose(a, b, atol=1e-5)), or "
+            "weights that are expected in another shape than (B, H, L, S).",
             function=lambda layer: False,
+        ),
+        Mistake(
+            "weights_not_asked",
+            "Looking at the weights is right. But without need_weights=True the layer gives the output alone, and [1] "
+            "takes sample 1 of it: ask for the weights, _, weights = layer(query, key, value, need_weights=True).",
+            function=lambda layer: _shape_of_second(layer),
+            when=lambda function: _takes_sample_for_weights(function),
         ),
         Mistake(
             "inverted",
@@ -721,15 +884,33 @@ WORKS = Exercise(
     hints=(
         "You get a layer. Call layer.eval(), make a query (B, L, E), a key and a value (B, S, E) with "
         "torch.randn, E = layer.d_model, all sizes different, and look at what comes back.",
-        "Say what has to hold for every right layer, one line each: weights (B, H, L, S) whose rows add up to 1; "
-        "the same output when called twice; queries in another order, outputs in that order. Return False as soon "
-        "as one does not hold.",
-        "Masks: change what stands at a key that keep hides, and nothing may move; with causal=True and more keys "
-        "than queries, the last query sees all keys, the one before it all but one; hide all keys from one query, "
-        "and no NaN may come.",
-        "Properties do not see a missing scale. For that, work the output out: cut q_proj(query) and so on into "
-        "heads, torch.nn.functional.scaled_dot_product_attention, join, out_proj. Compare with "
-        "torch.allclose(a, b, atol=1e-5). scoreboard(works) shows what gets through.",
+        "One check is a function of its own, and works(layer) says whether all hold. For example, check 8:\n"
+        "```python\n"
+        "def same_again(layer):                    # True if the layer passes\n"
+        "    x = torch.randn(3, 5, layer.d_model)\n"
+        "    output = layer(x, causal=True)        # without need_weights: the output alone\n"
+        "    asked, weights = layer(x, causal=True, need_weights=True)   # with it: two things\n"
+        "    return torch.allclose(output, asked, atol=1e-5)\n"
+        "\n"
+        "def works(layer):\n"
+        "    layer.eval()\n"
+        "    return all([same_again(layer)])       # the next check goes into this list\n"
+        "```",
+        "The weights are (B, H, L, S), one map for each head, and each row adds up to 1.",
+        "The output stays the same when you call twice. And with the queries in another order, say query.flip(1), "
+        "the outputs come in that order: output.flip(1).",
+        "Padding: keep = (torch.arange(S) < torch.tensor(lengths)[:, None])[:, None, None, :] is (B, 1, 1, S), "
+        "True = may attend. Change key and value where keep is False: no output may move.",
+        "Causal, with more keys than queries: the last query sees all keys, the one before it all but the last key. "
+        "Change one value, and see which outputs move.",
+        "An empty row: keep (L, S), all of row 1 False. That query gets layer.out_proj of zeros, and nothing is NaN.",
+        "Properties do not see a missing scale: work the output out. q, k and v are q_proj(query), k_proj(key) and "
+        "v_proj(value), each cut into heads of D = layer.d_model // layer.num_heads: "
+        "x.unflatten(-1, (-1, D)).transpose(1, 2), so (B, heads, L or S, D).",
+        "Shared key/value heads are fewer: H = layer.num_heads, kv_heads = k.shape[1], and "
+        "k = k.repeat_interleave(H // kv_heads, dim=1) brings H of them; v likewise.",
+        "context = torch.nn.functional.scaled_dot_product_attention(q, k, v) is (B, H, L, D). Join the heads, "
+        "context.transpose(1, 2).flatten(2), and then layer.out_proj. Compare with torch.allclose(a, b, atol=1e-5).",
     ),
     well_done="All ten found, and no right layer rejected. Keep this test: it works for any attention layer.",
 )  # fmt: skip

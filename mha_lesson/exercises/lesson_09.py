@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.compare import plain
+from mha_lesson.exercises.compare import NotPlain, plain
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import usual_forms, wave
 from mha_lesson.steps.heads import merge_heads, output_projection
 from mha_lesson.steps.inspection import ablate_heads, find_head, head_distances, induction_scores
 from mha_lesson.steps.masks import causal_mask
+from mha_lesson.steps.projections import project
 from mha_lesson.steps.softmax import masked_softmax, softmax
 
 
@@ -41,6 +42,28 @@ def _with_means(heads, w_o, b_o, off):
     return merge_heads(heads) @ w_o + b_o
 
 
+def _with_features_off(heads, w_o, b_o, off):
+    c = merge_heads(heads)
+    c[:, off] = 0
+    return c @ w_o + b_o
+
+
+def _with_first_rows(heads, w_o, b_o, off):
+    return sum(o @ w_o[: heads.shape[-1]] for h, o in enumerate(heads) if h not in off) + b_o
+
+
+def _with_filled(fill):
+    """What `fill` makes of the heads and of the list off stands in for the heads that are off."""
+
+    def ablate(heads, w_o, b_o, off):
+        kept = heads.copy()
+        if len(off):
+            kept[off] = fill(heads, off)
+        return merge_heads(kept) @ w_o + b_o
+
+    return ablate
+
+
 def _head_by_head(heads, w_o, b_o, off):
     d = heads.shape[-1]
     parts = [o @ w_o[h * d : (h + 1) * d] for h, o in enumerate(heads) if h not in off]
@@ -51,7 +74,7 @@ ABLATE = Exercise(
     id="09.ablate",
     signature="ablate(heads, w_o, b_o, off)",
     solution=ablate_heads,
-    helpers=(merge_heads, output_projection),
+    helpers=(merge_heads, output_projection, project),
     probes=lambda: [
         Probe((np.array([[[1.0], [2], [3]], [[10], [20], [40]]]), np.array([[1.0, 2], [3, 5]]),
                np.array([100.0, 200]), [0]), "2 heads of width 1, 3 tokens, off = [0]"),
@@ -147,7 +170,8 @@ ABLATE = Exercise(
         ),
         Mistake(
             "only_one_off",
-            "Right where one head is off. But of several only one is silent: copy heads once, before the loop.",
+            "Right where one head is off. But of several only one is silent: copy heads once before the loop, "
+            "and let `return` stand behind it.",
             "kept[off] = 0", "kept[off[-1:]] = 0",
         ),
         Mistake(
@@ -162,6 +186,54 @@ ABLATE = Exercise(
             function=lambda heads, w_o, b_o, off: (
                 ablate_heads(heads, w_o, b_o, off) + (len(heads) - len(off) - 1) * b_o
             ),
+        ),
+        Mistake(
+            "bias_in_parts",
+            "The sum over the heads that are left is right. But you took a part of the bias away with each head; it "
+            "belongs to none, so the whole of b_o stays.",
+            function=lambda heads, w_o, b_o, off: (
+                ablate_heads(heads, w_o, b_o, off) - len(off) / len(heads) * b_o
+            ),
+        ),
+        Mistake(
+            "features_off",
+            "Numbers are set to 0 between heads and W_O, a good place. But a column of the merged heads is one "
+            "feature; head h owns D of them, h * D to (h + 1) * D. Easier before the merge: kept[off] = 0.",
+            function=_with_features_off,
+        ),
+        Mistake(
+            "minus_infinity",
+            "The right heads are meant. But -inf is for scores, where softmax makes 0 of it; what a head found goes "
+            "into a sum, and there 0 is nothing.",
+            "kept[off] = 0", "kept[off] = -np.inf",
+        ),
+        Mistake(
+            "off_0_alone",
+            "Right where one head is off. But off is a list of any length, and off[0] is its first number (an empty "
+            "list has none): kept[off] = 0 takes them all.",
+            function=lambda heads, w_o, b_o, off: ablate_heads(heads, w_o, b_o, [off[0]]),
+        ),
+        Mistake(
+            "w_o_transposed",
+            "The right heads are silent. But W_O is transposed: it is stored (in, out) here, so @ w_o, without .T.",
+            "w_o, b_o)", "w_o.T, b_o)",
+        ),
+        Mistake(
+            "mean_of_the_heads",
+            "The right heads are changed. But the mean over the heads says something still; switched off means 0.",
+            function=_with_filled(lambda heads, off: heads.mean(axis=0)),
+        ),
+        Mistake(
+            "mean_of_the_others",
+            "The right heads are changed. But the mean of the others in their place says something still; switched "
+            "off means 0.",
+            function=_with_filled(lambda heads, off: np.delete(heads, off, axis=0).mean(axis=0)),
+        ),
+        Mistake(
+            "first_rows_for_all",
+            "The heads that are left are added up, and the bias comes once. But all of them meet w_o[:D], the rows of "
+            "head 0; head h owns w_o[h * D : (h + 1) * D].",
+            function=_with_first_rows,
         ),
     ),
     forms={
@@ -179,7 +251,8 @@ ABLATE = Exercise(
     },
     hints=(
         "The output is a sum: head 0 through its rows of W_O, head 1 through its own, ..., and the bias.",
-        "Set what the heads in off found to 0, in a copy: kept = heads.copy(); kept[off] = 0.",
+        "First a copy, so that the caller's array stays as it is: kept = heads.copy(). In it set what the heads in "
+        "off found to 0: kept[off] = 0.",
         "Then as in lesson 06: lay the heads side by side, (L, H * D), and project with @ w_o + b_o.",
         "kept.transpose(1, 0, 2).reshape(L, H * D) @ w_o + b_o",
     ),
@@ -198,6 +271,44 @@ def _js(p, q):
 
 def _pairwise(compare):
     return lambda weights: np.array([[compare(p, q) for q in weights] for p in weights])
+
+
+def _sums(p, q):
+    """KL(P || P + Q) + KL(Q || P + Q), half of it: the divergence less 1."""
+    return (_kl(p, p + q) + _kl(q, p + q)) / 2
+
+
+def _terms(p, m):
+    """p log2(p / m) without a look at zeros: NaN where p is 0."""
+    return p * np.log2(p / m)
+
+
+def _root(bits):
+    return np.sqrt(np.maximum(bits, 0))
+
+
+def _nan_left_out(p, q):
+    m = (p + q) / 2
+    return np.nanmean(_root((_terms(p, m) + _terms(q, m)).sum(axis=-1) / 2))
+
+
+def _nansum_of_both(p, q):
+    m = (p + q) / 2
+    return _root(np.nansum(_terms(p, m) + _terms(q, m), axis=-1) / 2).mean()
+
+
+def _nansums(p, q):
+    m = (p + q) / 2
+    return _root((np.nansum(_terms(p, m), axis=-1) + np.nansum(_terms(q, m), axis=-1)) / 2).mean()
+
+
+def _simple_where(p, q):
+    m = (p + q) / 2
+    return _root(sum(np.where(a > 0, _terms(a, m), 0).sum(axis=-1) for a in (p, q)) / 2).mean()
+
+
+def _cosine_of_maps(p, q):
+    return _cosine(p.ravel(), q.ravel())
 
 
 def _cosine(p, q):
@@ -246,8 +357,8 @@ SIMILARITY = Exercise(
         Probe((softmax(wave(5, 2, 3, step=1.3, size=3)),), "5 heads, 2 queries, 3 keys"),
         Probe((masked_softmax(wave(3, 5, 7, step=1.1, size=2), causal_mask(5, 7)),),
               "3 heads, causal, so that some weights are 0"),
-        Probe((np.array([[[1.0, 0, 0], [0.5, 0.5, 0]], [[0, 1, 0], [0.5, 0.5, 0]]]),),
-              "2 heads that look at different keys in query 0 and at the same ones in query 1"),
+        Probe((np.array([[[1.0, 0, 0], [0.5, 0.5, 0]], [[0, 1, 0], [0.5, 0.5, 0]], [[0, 0, 1], [0, 0, 1]]]),),
+              "heads 0 and 1 look at different keys in query 0 and at the same ones in query 1; head 2 at another"),
         Probe((softmax(wave(2, 7, 3, step=0.9, size=2, dtype=np.float32)),), "2 heads, 7 queries, 3 keys, float32"),
     ],
     mistakes=(
@@ -275,6 +386,12 @@ SIMILARITY = Exercise(
             function=_pairwise(lambda p, q: _kl(p, q).mean()),
         ),
         Mistake(
+            "one_sided_with_nan",
+            "Rows are compared query by query, good. But KL(P || Q) is one-sided, and NaN or infinite where a weight "
+            "is 0. Compare both with their middle (P + Q) / 2, and let a term count as 0 where its weight is 0.",
+            function=_pairwise(lambda p, q: _terms(p, q).sum(axis=-1).mean()),
+        ),
+        Mistake(
             "root_of_one_sided",
             "Rows are compared query by query, and the root is there. But KL(P || Q) is one-sided, and infinite where "
             "Q alone is 0. Compare both with their middle (P + Q) / 2.",
@@ -287,9 +404,20 @@ SIMILARITY = Exercise(
             function=_pairwise(lambda p, q: (_kl(p, q) + _kl(q, p)).mean() / 2),
         ),
         Mistake(
+            "both_sides_without_middle_with_nan",
+            "It is the same in both directions, good. But KL(P || Q) is NaN or infinite where a weight is 0. Compare "
+            "each with their middle (P + Q) / 2, and let a term count as 0 where its weight is 0.",
+            function=_pairwise(lambda p, q: (_terms(p, q) + _terms(q, p)).sum(axis=-1).mean() / 2),
+        ),
+        Mistake(
             "half_of_it",
             "The middle is right. But only P is compared with it; Q must be too, and the mean of the two taken.",
-            function=_pairwise(lambda p, q: np.sqrt(np.maximum(_kl(p, (p + q) / 2), 0)).mean()),
+            "(divergence(p) + divergence(q)) / 2", "divergence(p)",
+        ),
+        Mistake(
+            "half_of_one_side",
+            "The middle is right, and so is the 2. But half of the sum is missing: Q is compared with the middle too.",
+            "(divergence(p) + divergence(q)) / 2", "divergence(p) / 2",
         ),
         Mistake(
             "sum_of_both",
@@ -298,8 +426,33 @@ SIMILARITY = Exercise(
         ),
         Mistake(
             "middle_is_the_sum",
-            "Both sides are there. But the middle of P and Q is (P + Q) / 2; their sum adds up to 2.",
-            function=_pairwise(lambda p, q: np.sqrt(np.maximum(_kl(p, p + q) + _kl(q, p + q), 0) / 2).mean()),
+            "Both sides are there. But the middle of P and Q is (P + Q) / 2; their sum adds up to 2, and below the "
+            "root comes a number less than 0: NaN.",
+            function=_pairwise(lambda p, q: np.sqrt(_sums(p, q)).mean()),
+        ),
+        Mistake(
+            "middle_is_the_sum_without_root",
+            "Both sides are there. But the middle of P and Q is (P + Q) / 2; their sum adds up to 2, and all comes out "
+            "1 too small. Then take the square root.",
+            function=_pairwise(lambda p, q: _sums(p, q).mean()),
+        ),
+        Mistake(
+            "mean_over_keys",
+            "Both are compared with their middle. But the divergence is a sum over the keys; with the mean it depends "
+            "on how many keys there are.",
+            ".sum(axis=-1)", ".mean(axis=-1)",
+        ),
+        Mistake(
+            "nan_left_out",
+            "Right where no weight is 0. But np.nanmean leaves out each query with a weight of 0, and under a mask "
+            "that is nearly all of them: let the single TERM be 0, with np.where.",
+            function=_pairwise(_nan_left_out),
+        ),
+        Mistake(
+            "nansum_of_both",
+            "Right where no weight is 0. But NaN + a number is NaN, so np.nansum over P's and Q's terms together loses "
+            "both where only one is NaN: two sums, one for each.",
+            function=_pairwise(_nansum_of_both),
         ),
         Mistake(
             "queries_averaged_first",
@@ -354,6 +507,18 @@ SIMILARITY = Exercise(
             function=_pairwise(lambda p, q: 1 - _cosine(p, q)),
         ),
         Mistake(
+            "cosine_of_maps",
+            "Each pair of heads gets one number, good. But the cosine of two whole maps knows nothing of shares; "
+            "compare query by query with the Jensen-Shannon distance, 0 for heads that are alike.",
+            function=_pairwise(_cosine_of_maps),
+        ),
+        Mistake(
+            "cosine_distance_of_maps",
+            "It is 0 for heads that are alike, good. But the cosine of two whole maps knows nothing of shares; compare "
+            "query by query with the Jensen-Shannon distance.",
+            function=_pairwise(lambda p, q: 1 - _cosine_of_maps(p, q)),
+        ),
+        Mistake(
             "total_variation",
             "It goes from 0 to 1, and query by query, good. But half the sum of |P - Q| is another distance (total "
             "variation); take Jensen-Shannon.",
@@ -374,6 +539,8 @@ SIMILARITY = Exercise(
         "by entropies": _pairwise(
             lambda p, q: np.sqrt(np.maximum(_entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2, 0)).mean()
         ),
+        "np.where around the term": _pairwise(_simple_where),
+        "np.nansum": _pairwise(_nansums),
         "natural, then divided": _pairwise(
             lambda p, q: np.sqrt(np.maximum(_js(p, q) ** 2 * np.log(2), 0) / np.log(2)).mean()
         ),
@@ -382,7 +549,8 @@ SIMILARITY = Exercise(
     hints=(
         "Two heads, one query: two rows that add up to 1. Write the distance of two such rows first.",
         "With m = (p + q) / 2 the divergence is half of sum(p * log2(p / m)) plus half of sum(q * log2(q / m)).",
-        "Where p is 0 the term is 0: np.where(p > 0, p, 1) / np.where(p > 0, m, 1) is 1 there, and its logarithm 0.",
+        "Where p is 0 the term is 0: np.where(p > 0, p * np.log2(p / m), 0). NumPy may print a warning, for it "
+        "computes 0 / 0 all the same; np.where does not take it.",
         "Square root for each query, then the mean over queries, for every pair of heads.",
     ),
     well_done="0 for heads that look alike, 1 for heads that never share a key, and no NaN under a mask.",
@@ -414,10 +582,22 @@ def _best_by_loop(weights, query, key):
     return place
 
 
+def _read_place(arguments: tuple, answer: Any) -> Any:
+    """The answer as it is, if it is made of numbers."""
+    try:
+        if not isinstance(plain(answer), dict):
+            return answer
+    except NotPlain:
+        pass
+    kind = type(answer).__name__
+    raise ValueError(f"expected two numbers, (layer, head), got {'an' if kind[0] in 'aeiou' else 'a'} {kind}")
+
+
 FIND = Exercise(
     id="09.find",
     signature="find(weights, query, key)",
     solution=find_head,
+    read=_read_place,
     probes=_find_probes,
     mistakes=(
         Mistake(
@@ -442,6 +622,24 @@ FIND = Exercise(
             "The largest weight is found. But its number is divided by the number of layers; in one layer there are "
             "H heads: divmod(number, H).",
             function=lambda weights, query, key: divmod(int(np.argmax(weights[:, :, query, key])), len(weights)),
+        ),
+        Mistake(
+            "twelve_heads",
+            "The largest weight is found. But // 12 and % 12 are right for the lesson's model alone; in one layer "
+            "there are H = weights.shape[1] heads: divmod(number, H).",
+            function=lambda weights, query, key: divmod(int(np.argmax(weights[:, :, query, key])), 12),
+        ),
+        Mistake(
+            "best_head_of_each_layer",
+            "The best head of each layer is right. But one head of all layers is asked for: which of these has the "
+            "largest weight? np.argmax without an axis looks through the whole table.",
+            function=lambda weights, query, key: weights[:, :, query, key].argmax(axis=1),
+        ),
+        Mistake(
+            "a_pair_for_each_layer",
+            "The best head of each layer is right. But one pair (layer, head) is asked for, that with the largest "
+            "weight of all.",
+            function=lambda weights, query, key: np.array(list(enumerate(weights[:, :, query, key].argmax(axis=1)))),
         ),
         Mistake(
             "heads_averaged_first",
@@ -486,6 +684,12 @@ FIND = Exercise(
             "The column of the key is right. But you took its largest weight, from whatever query; only the one from "
             "`query` counts.",
             "weights[:, :, query, key]", "weights[:, :, :, key].max(axis=-1)",
+        ),
+        Mistake(
+            "queries_averaged",
+            "The column of the key is right. But you took the mean over all queries; only the weight from `query` "
+            "counts.",
+            "weights[:, :, query, key]", "weights[:, :, :, key].mean(axis=-1)",
         ),
         Mistake(
             "both_ways",
@@ -554,6 +758,25 @@ def _scores_with(weights, tokens, choose):
     return np.mean(found, axis=0) if found else np.zeros(len(weights), weights.dtype)
 
 
+def _scores_at(weights, tokens, places):
+    """The mean of the weights at `places(i)`, over the positions i that have such places."""
+    found = [weights[:, i, at].sum(axis=-1) for i in range(len(tokens)) if (at := places(i))]
+    return np.mean(found, axis=0) if found else np.zeros(len(weights), weights.dtype)
+
+
+def _places_by(tokens_fit):
+    """A score that looks at the places j for which `tokens_fit(tokens, i, j)`, within the sequence."""
+    return lambda weights, tokens: _scores_at(
+        weights, tokens, lambda i: [j for j in range(len(tokens)) if tokens_fit(tokens, i, j)]
+    )
+
+
+def _error_without_repeats(weights, tokens):
+    if not _repeats(tokens):
+        raise ZeroDivisionError
+    return induction_scores(weights, tokens)
+
+
 def _repeats(tokens):
     return sum(token in tokens[:i] for i, token in enumerate(tokens))
 
@@ -608,6 +831,18 @@ INDUCTION = Exercise(
             ),
         ),
         Mistake(
+            "before_the_copy_only_if_there",
+            "Weights are added up and averaged in the right way. But you look one place before the earlier copy; an "
+            "induction head looks at what came after it: tokens[j - 1] == tokens[i].",
+            function=_places_by(lambda tokens, i, j: j + 1 < i and tokens[j + 1] == tokens[i]),
+        ),
+        Mistake(
+            "before_the_copy_and_before_itself",
+            "Weights are added up and averaged in the right way. But you look one place before, and the token counts "
+            "as its own copy; an induction head looks at what came AFTER an EARLIER one: tokens[j - 1] == tokens[i].",
+            function=_places_by(lambda tokens, i, j: j < i and tokens[j + 1] == tokens[i]),
+        ),
+        Mistake(
             "two_after_the_copy",
             "The right positions are counted. But you look two places behind the earlier copy; what came right "
             "after it "
@@ -618,9 +853,9 @@ INDUCTION = Exercise(
         ),
         Mistake(
             "looks_ahead",
-            "The right positions are counted. But you look at what comes after position i, the future, and there "
-            "all weights are 0. What came after the EARLIER copy is at j + 1.",
-            function=lambda weights, tokens: np.zeros(len(weights), weights.dtype),
+            "The right positions are counted. But you look at what comes after position i, the future: there all "
+            "weights are 0, and the last token has none. What came after the EARLIER copy is at j + 1.",
+            function=lambda weights, tokens: _scores_with(weights, tokens, lambda w, i, earlier: w[:, i, i + 1]),
         ),
         Mistake(
             "previous_token",
@@ -697,11 +932,86 @@ INDUCTION = Exercise(
             "range(i)", "range(i - 1)",
         ),
         Mistake(
-            "nan_without_repeats",
-            "Right where a token repeats. But where none does you divide 0 by 0: return zeros then.",
-            function=lambda weights, tokens: (
-                induction_scores(weights, tokens) if _repeats(tokens) else np.full(len(weights), np.nan)
+            "wraps_around",
+            "The place after an earlier copy is the right one. But with j = 0 you ask tokens[-1], and that is the LAST "
+            "token: let j begin at 1.",
+            "j + 1 for j in range(i) if tokens[j] == token", "j for j in range(i + 1) if tokens[j - 1] == token",
+        ),
+        Mistake(
+            "wraps_around_and_not_doubled_tokens",
+            "Most places are right. But j runs from 1 to i, both included: with j = 0 you ask tokens[-1], the LAST "
+            "token, and j = i is what came after a copy just before.",
+            "j + 1 for j in range(i) if tokens[j] == token", "j for j in range(i) if tokens[j - 1] == token",
+        ),
+        Mistake(
+            "later_copies",
+            "The weights after earlier copies are the right ones. But copies further on count too, and a token that "
+            "comes for the first time has nothing to find yet: j <= i.",
+            function=_places_by(lambda tokens, i, j: j and j - 1 != i and tokens[j - 1] == tokens[i]),
+        ),
+        Mistake(
+            "later_copies_past_the_end",
+            "The place after a copy is the right one. But copies further on count too, until one is the last token and "
+            "nothing comes after it: j <= i.",
+            "range(i) if", "range(len(tokens)) if j != i and",
+        ),
+        Mistake(
+            "divided_by_all_that_repeat",
+            "The weights are the right ones. But you divide by all positions whose token comes more than once, the "
+            "first copy too; it has nothing to find yet. Count those with an EARLIER copy.",
+            function=lambda weights, tokens: induction_scores(weights, tokens) * _repeats(tokens) / max(
+                sum(tokens.count(token) > 1 for token in tokens), 1
             ),
+        ),
+        Mistake(
+            "its_own_copy",
+            "The weights after earlier copies are in it. But each token counts as a copy of itself, so that nearly "
+            "every position is in the mean: j <= i.",
+            function=_places_by(lambda tokens, i, j: j and tokens[j - 1] == tokens[i]),
+        ),
+        Mistake(
+            "matches_the_next_token",
+            "Earlier places are compared, good. But you look for the token that comes next, tokens[i + 1], and query i "
+            "cannot know it. Look for copies of tokens[i], and then one place further.",
+            function=_places_by(
+                lambda tokens, i, j: j <= i and i + 1 < len(tokens) and tokens[j] == tokens[i + 1]
+            ),
+        ),
+        Mistake(
+            "matches_the_next_token_before",
+            "Earlier places are compared, good. But you look for the token that comes next, tokens[i + 1], and query i "
+            "cannot know it. Look for copies of tokens[i] before i, and then one place further.",
+            function=_places_by(
+                lambda tokens, i, j: j < i and i + 1 < len(tokens) and tokens[j] == tokens[i + 1]
+            ),
+        ),
+        Mistake(
+            "share_of_largest",
+            "The right places are found. But you count how often the LARGEST weight is at one of them; asked for is "
+            "how much weight they get together: add it up.",
+            "weights[:, i, after].sum(axis=-1)", "np.isin(weights[:, i].argmax(axis=-1), after) * 1.0",
+        ),
+        Mistake(
+            "nan_alone_without_repeats",
+            "Right where a token repeats. But where no token does, the mean of an empty list is one NaN: return a "
+            "zero for each head then.",
+            "np.zeros(len(weights), weights.dtype)", "np.nan",
+        ),
+        Mistake(
+            "one_zero_without_repeats",
+            "Right where a token repeats. But where no token does you return a single 0; it is one for each head: "
+            "np.zeros(H).",
+            "np.zeros(len(weights), weights.dtype)", "0.0",
+        ),
+        Mistake(
+            "error_without_repeats",
+            "Right where a token repeats. But where no token does you divide by 0: return a zero for each head then.",
+            function=_error_without_repeats,
+        ),
+        Mistake(
+            "nan_without_repeats",
+            "Right where a token repeats. But where no token does you divide 0 by 0: return zeros then.",
+            "np.zeros(len(weights), weights.dtype)", "np.full(len(weights), np.nan)",
         ),
         Mistake(
             "heads_averaged",
@@ -716,12 +1026,16 @@ INDUCTION = Exercise(
         "by definition": lambda weights, tokens: _scores_with(
             weights, tokens, lambda w, i, earlier: sum(w[:, i, j + 1] for j in earlier)
         ),
+        "whole zeros without a repeat": lambda weights, tokens: (
+            induction_scores(weights, tokens).tolist() if _repeats(tokens) else [0] * len(weights)
+        ),
         **usual_forms(induction_scores),
     },
     hints=(
-        "For each position i: where did the same token stand before? [j for j in range(i) if tokens[j] == tokens[i]]",
-        "What came after each of them stands at j + 1. How much weight does query i give to these places, all "
-        "together?",
+        "For each position i: which places j come right after an earlier copy of its token? 1 <= j <= i and "
+        "tokens[j - 1] == tokens[i]. (With j = 0, tokens[-1] would be the last token.)",
+        "places = [j for j in range(1, i + 1) if tokens[j - 1] == tokens[i]]. How much weight does query i give to "
+        "them, all together?",
         "weights[:, i, places].sum(axis=-1) has one number for each head.",
         "Take the mean over the positions that have an earlier copy, and zeros if there is none.",
     ),

@@ -39,7 +39,7 @@ def scoreboard(test: Callable) -> Note:
     rows = [(said, what, "") for said, what, _ in rows] if crashes else rows
     head = f"{found} of {len(wrong)} wrong layers found; {all_right} accepted."
     errors = [o.error for o in outcomes if o.error is not None]
-    foot = f"The first time that it crashes, {error_text(test, errors[0])}" if errors else ""
+    foot = f"The first time that it crashes, {error_text(test, errors[0], a_test=True)}" if errors else ""
     return Note(_text(head, rows, foot), _markdown(head, rows, foot))
 
 

@@ -227,7 +227,8 @@ def load(name: str, *, dtype: torch.dtype = torch.float64, folder: Path = STORED
         model = task.build(**facts["variant"])
         model.load_state_dict(tensors)
     except (KeyError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{path.name} is damaged: its weights do not fit the model ({str(error)[:200]}). {mend(path)}") from None
+        what = f"{path.name} is damaged: its weights do not fit the model ({str(error)[:200]})."
+        raise ValueError(f"{what} {mend(path)}") from None
     return model.to(dtype).eval(), facts
 
 

@@ -30,18 +30,24 @@ def weights_are_shares(layer) -> bool:
 
 
 def formula_holds(layer) -> bool:
-    """The output is softmax(q k^T / sqrt(D)) v of the layer's own q, k and v, here by SDPA."""
+    """The output is softmax(q k^T / sqrt(D)) v of the layer's own q, k and v, here by SDPA; with keep, too."""
     query, key, value = inputs(layer)
     q, k, v = heads(layer, layer.q_proj(query)), heads(layer, layer.k_proj(key)), heads(layer, layer.v_proj(value))
-    return close(layer(query, key, value), joined(layer, scaled_dot_product_attention(q, k, v)))
+    keep = torch.rand(3, layer.num_heads, 5, 7, generator=torch.Generator().manual_seed(8)) < 0.5
+    keep[..., 0] = True  # no empty row
+    results = ((layer(query, key, value, mask), scaled_dot_product_attention(q, k, v, mask)) for mask in (None, keep))
+    return all(close(output, joined(layer, context)) for output, context in results)
 
 
 def weights_make_the_output(layer) -> bool:
-    """The weights that come back are those that made the output."""
+    """The weights that come back are those that made the output, causal or not."""
     query, key, value = inputs(layer)
-    output, weights = layer(query, key, value, need_weights=True)
-    fits = weights.shape == (3, layer.num_heads, 5, 7)
-    return fits and close(output, joined(layer, weights @ heads(layer, layer.v_proj(value))))
+    v, shape = heads(layer, layer.v_proj(value)), (3, layer.num_heads, 5, 7)
+    for causal in (False, True):
+        output, weights = layer(query, key, value, causal=causal, need_weights=True)
+        if weights.shape != shape or not close(output, joined(layer, weights @ v)):
+            return False
+    return True
 
 
 def order_is_free(layer) -> bool:
@@ -52,37 +58,58 @@ def order_is_free(layer) -> bool:
 
 
 def padding_is_hidden(layer) -> bool:
-    """Whatever stands at a key that `keep` hides, the output does not move."""
+    """Whatever stands at a key that `keep` hides, nothing moves: causal or not, asked for weights or not."""
     query, key, value = inputs(layer)
     keep = torch.arange(7) < torch.tensor([7, 4, 2])[:, None]  # (3, 7)
     padding, mask = ~keep[..., None], keep[:, None, None, :]
-    other = layer(query, key.masked_fill(padding, 10), value.masked_fill(padding, -10), mask)
-    return close(layer(query, key, value, mask), other)
+    one, other = (query, key, value, mask), (query, key.masked_fill(padding, 10), value.masked_fill(padding, -10), mask)
+    return all(
+        close(layer(*one, causal), layer(*other, causal))
+        and all(map(close, layer(*one, causal, True), layer(*other, causal, True)))
+        for causal in (False, True)
+    )
 
 
 def future_is_hidden(layer) -> bool:
-    """causal: a value moves the queries from its own place on, no others. The last query sees all keys."""
+    """causal: a value moves the queries from its own place on, no others. The last query sees all keys.
+
+    So it is beside a `keep` that hides nothing.
+    """
     query, key, value = (x[:1].expand(7, -1, -1) for x in inputs(layer))
     other = value.masked_fill(torch.eye(7, dtype=torch.bool)[..., None], 100)  # in sequence j, place j
-    change = layer(query, key, other, causal=True) - layer(query, key, value, causal=True)
-    moved = (change.abs() > 1e-3).any(-1).T  # (5 queries, 7 places)
-    return torch.equal(moved, torch.ones(5, 7, dtype=torch.bool).tril(7 - 5))
+    open_to_all = torch.ones(5, 7, dtype=torch.bool)
+    for keep in (None, open_to_all):
+        change = layer(query, key, other, keep, causal=True) - layer(query, key, value, keep, causal=True)
+        moved = (change.abs() > 1e-3).any(-1).T  # (5 queries, 7 places)
+        if not torch.equal(moved, open_to_all.tril(7 - 5)):
+            return False
+    return True
 
 
 def empty_rows_are_zero(layer) -> bool:
-    """A query that may attend to nothing gets 0, then the output bias: no NaN, and no other query notices."""
+    """A query that may attend to nothing gets 0, then the output bias, and no other query notices.
+
+    There is no NaN, in the gradient neither: training would spread it over all weights.
+    """
     x, _, _ = inputs(layer)
     keep = torch.arange(5)[:, None] != torch.tensor([1] * 5)  # query 1 sees nothing
     expected = layer(x)
     expected[:, 1] = layer.out_proj(torch.zeros_like(x[0, 0]))
-    return close(layer(x, keep=keep), expected)
+    with torch.enable_grad():
+        output, (asked, weights) = layer(x.requires_grad_(), keep=keep), layer(x, keep=keep, need_weights=True)
+        (slope,) = torch.autograd.grad(output.sum() + asked.sum() + weights.sum(), x)
+    return close(output, expected) and close(asked, expected) and not slope.isnan().any()
 
 
 def answers_stay_the_same(layer) -> bool:
-    """Asked again, and asked for the weights as well, it gives the same output."""
+    """Asked again, asked for the weights as well, or about sequence 1 alone, it gives the same output."""
     x, _, _ = inputs(layer)
-    output = layer(x, causal=True)
-    return close(output, layer(x, causal=True)) and close(output, layer(x, causal=True, need_weights=True)[0])
+    for way in ({}, {"causal": True}, {"causal": True, "keep": torch.ones(5, 5, dtype=torch.bool)}):
+        output, again, asked = layer(x, **way), layer(x, **way), layer(x, **way, need_weights=True)[0]
+        alike = close(output, again) and close(output, asked) and close(output[1:2], layer(x[1:2], **way))
+        if not alike:
+            return False
+    return True
 
 
 CHECKS = (

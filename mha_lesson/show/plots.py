@@ -294,10 +294,17 @@ def tradeoff(points, title="", xlabel="", ylabel="", logx=True):
     for index, (name, (cost, low, mean, high)) in enumerate(points.items()):
         colour = LINE_COLOURS[index % len(LINE_COLOURS)]
         marker = MARKERS[index % len(MARKERS)]
+        # Colours and markers repeat after seven names; the second round is hollow.
+        face = colour if index < len(LINE_COLOURS) else "white"
         error = [[mean - low], [high - mean]]
-        axes.errorbar(cost, mean, error, fmt=marker, color=colour, capsize=3, label=str(name))
+        axes.errorbar(cost, mean, error, fmt=marker, color=colour, mfc=face, capsize=3, label=str(name))
     if logx:
+        costs = [cost for cost, *_ in points.values() if cost > 0]
         axes.set_xscale("log")
+        ticks = [n * 10.0**e for e in range(-6, 9) for n in (1, 2, 5)]
+        axes.set_xticks([t for t in ticks if min(costs) / 2 <= t <= max(costs) * 2])
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(alpha=0.3, which="both")
     axes.tick_params(labelsize=SMALL, which="both")
