@@ -423,6 +423,7 @@ def _choose_probes() -> list[Probe]:
                  [7, 11, 17, 3, 5, 13, 2],
                  "7 options, 3 seeds; the baseline has the best mean, and is not the cheapest"),
         _options([[0.6, 0.62], [0.8, 0.83], [0.7, 0.72]], [10, 11, 12], "3 options, 2 seeds; all cost nearly the same"),
+        _options([[0.5, 0.75, 0.6], [0.75, 0.9, 0.8]], [2, 3], "2 options, 3 seeds; the two ranges touch"),
     ]  # fmt: skip
 
 
@@ -434,6 +435,12 @@ CHOOSE = NameAnswer(
     probes=_choose_probes,
     advice="Write the mean, the lowest and the highest score beside each row of this probe: which ranges overlap?",
     mistakes=(
+        Mistake(
+            "touching_ranges",
+            "The bar is right, the worst seed of the option with the best mean. But 'below it' does not hold for a "
+            "best seed that is exactly as high: compare with >=.",
+            ">= bar", "> bar",
+        ),
         Mistake(
             "best_mean",
             "This is the option with the best mean. But others may be as good within the range of their seeds: of "
