@@ -13,6 +13,7 @@ pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
 from tests import browser_lab
 
 LESSON = "05_softmax.ipynb"
+HEADS = "09_real_heads.ipynb"
 WRONG_AXIS = """def softmax(z):
     e = np.exp(z - z.max(axis=0))
     return e / e.sum(axis=0)
@@ -29,20 +30,47 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def lesson(tmp_path_factory):
-    """The lesson, open in JupyterLab and not yet run."""
+def open_lesson(tmp_path_factory):
+    """open_lesson(file): that lesson, open in JupyterLab and not yet run."""
     folder = tmp_path_factory.mktemp("lab")
-    shutil.copy(paths.NOTEBOOKS / LESSON, folder)
     with browser_lab.lab(folder) as address, browser_lab.chromium() as browser:
-        yield browser_lab.Notebook(browser, address, LESSON)
+
+        def opened(file):
+            shutil.copy(paths.NOTEBOOKS / file, folder)
+            return browser_lab.Notebook(browser, address, file)
+
+        yield opened
 
 
-def test_a_lesson_works_in_the_browser(lesson):
+def test_a_lesson_works_in_the_browser(open_lesson):
+    lesson = open_lesson(LESSON)
     picture_before_the_first_run(lesson)
     everything_runs(lesson)
     the_widget_moves(lesson)
     a_wrong_answer_is_named(lesson)
     assert not lesson.outside, "the lesson asked other machines for something"
+    assert not lesson.complaints
+
+
+@pytest.mark.skipif(not (paths.NOTEBOOKS / HEADS).exists(), reason=f"there is no {HEADS} in notebooks/ yet")
+def test_the_head_viewer_draws_and_follows_the_keyboard(open_lesson):
+    """The browser draws this one by itself (head_viewer.js), so only a browser can tell."""
+    pytest.importorskip("anywidget", reason="anywidget is not installed")
+    lesson = open_lesson(HEADS)
+    index = lesson.find("show.HeadViewer")
+    for i, cell in enumerate(lesson.cells()[: index + 1]):
+        if cell["type"] == "code":
+            lesson.run(i, cell["source"])
+    viewer = lesson.on_screen(index)
+    sentence = viewer.get_by_role("status")
+    sentence.get_by_text("Layer 5, head 5: she looks most at maya").wait_for()
+    viewer.get_by_role("gridcell", name="Layer 0, head 2", exact=True).click()
+    sentence.get_by_text("Layer 0, head 2: she").wait_for()
+    viewer.page.keyboard.press("ArrowDown")
+    sentence.get_by_text("Layer 1, head 2: she").wait_for()
+    viewer.get_by_role("option", name="she", exact=True).press("ArrowDown")
+    sentence.get_by_text("Layer 1, head 2: left").wait_for()
+    assert not lesson.outside
     assert not lesson.complaints
 
 

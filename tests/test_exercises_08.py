@@ -382,8 +382,8 @@ def test_the_scoreboard_says_what_survived_and_where_to_look():
     assert max(map(len, repr(board).split("\n"))) <= 92
     markdown = board._repr_markdown_().split("\n")
     assert markdown[0] == "**1 of 10 wrong layers found; all 6 right ones accepted.**"
-    assert "| ✅ found | a layer whose weights are averaged over the heads |  |" in markdown
-    assert len([line for line in markdown if line.startswith("| 🔎 survived |")]) == 9
+    assert "| ✅\u00a0found | a layer whose weights are averaged over the heads |  |" in markdown
+    assert len([line for line in markdown if line.startswith("| 🔎\u00a0survived |")]) == 9
 
 
 def test_the_scoreboard_says_which_right_layer_is_rejected():

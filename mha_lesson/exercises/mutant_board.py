@@ -102,6 +102,6 @@ def _text(head: str, rows: list[tuple[str, str, str]], foot: str) -> str:
 
 
 def _markdown(head: str, rows: list[tuple[str, str, str]], foot: str) -> str:
-    table = [f"| {'✅' if said in _GOOD else '🔎'} {said} | {what} | {look} |" for said, what, look in rows]
+    table = [f"| {'✅' if said in _GOOD else '🔎'}\u00a0{said} | {what} | {look} |" for said, what, look in rows]
     lines = [f"**{head}**", "", "| | layer | where to look |", "|---|---|---|", *table]
     return "\n".join(lines) + (f"\n\n{foot}".replace("\n", "  \n") if foot else "")

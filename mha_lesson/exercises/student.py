@@ -128,7 +128,9 @@ def status(lesson: str = "") -> Note:
     text = f"{len(solved)} of {len(ids)} exercises solved"
     text += f" in lesson {lesson}." if lesson else "."
     rows = [f"{'x' if i in solved else '~' if i in tried else ' '}  {i}" for i in ids]
-    body = "\n".join(f"- {'✅' if i in solved else '🔎' if i in tried else '◻️'} {i}" for i in ids)
+    # With words: where there is no font for the marks, all of them are the same box.
+    marks = {i: "✅ solved" if i in solved else "🔎 tried" if i in tried else "◻️ open" for i in ids}
+    body = "\n".join(f"- {i} {marks[i]}" for i in ids)
     return Note("\n".join([text, *rows]), f"**{text}**\n\n{body}")
 
 
