@@ -399,3 +399,208 @@ def test_a_place_is_two_numbers(answer, got):
 
 def test_what_the_shown_helpers_call_is_shown_too():
     assert "def project(" in solution("09.ablate").text
+
+
+# ---------------------------------------------------------------------------- 07, what a newcomer wrote
+
+
+def padded(source_lengths, S):
+    return (np.arange(S) < source_lengths[:, None])[:, None, None, :]
+
+
+def triangle(n, k=0):
+    return np.tri(n, n, k, dtype=bool)
+
+
+def with_decoder_mask(source_lengths, L, S):
+    padding = padded(source_lengths, S)
+    return padding, triangle(L), padding & triangle(L)
+
+
+NEWCOMER_MASKS = {
+    "decoder_mask_on_cross": lambda source_lengths, L, S: (padded(source_lengths, S), triangle(L), triangle(L)),
+    "decoder_mask_too_on_cross": with_decoder_mask,
+    "decoder_first": lambda source_lengths, L, S: (
+        triangle(L), np.repeat(padded(source_lengths, S), S, axis=2), padded(source_lengths, S)
+    ),
+    "sees_the_next": lambda source_lengths, L, S: (
+        padded(source_lengths, S), triangle(L, k=1)[None, None], padded(source_lengths, S)
+    ),
+    "one_key_too_many": lambda source_lengths, L, S: (
+        padded(source_lengths + 1, S), triangle(L)[None, None], padded(source_lengths + 1, S)
+    ),
+    "keys_on_heads": lambda source_lengths, L, S: (
+        padded(source_lengths, S).swapaxes(1, 3), triangle(L), padded(source_lengths, S).swapaxes(1, 3)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEWCOMER_MASKS)
+def test_the_masks_of_a_newcomer_are_named(name):
+    assert check("07.masks", NEWCOMER_MASKS[name]).mistake == name
+
+
+def test_three_masks_are_not_asked_for_where_three_came():
+    def one_wrong(source_lengths, L, S):
+        encoder, _, cross = encoder_decoder_masks(source_lengths, L, S)
+        return encoder, np.eye(L, dtype=bool), cross
+
+    result = check("07.masks", one_wrong)
+    assert result.mistake == "different" and "with commas between" not in result.message
+    assert "2 the decoder's" in result.message and "result 2 of 3" in result.message
+    assert "with commas between" in check("07.masks", lambda source_lengths, L, S: (True, True)).message
+    assert any("from mha_lesson.steps.masks import causal_mask, padding_mask" in h for h in REGISTRY["07.masks"].hints)
+
+
+def best_of(scores):
+    return int(np.argmax(scores[-1]))
+
+
+def filtering(step, start, stop, longest):
+    tokens = [start]
+    while len(tokens) <= longest and tokens[-1] != stop:
+        tokens.append(best_of(step(tokens)))
+    return [t for t in tokens if t not in (start, stop)]
+
+
+def filtering_all(step, start, stop, longest):
+    tokens = [start]
+    for _ in range(longest):
+        tokens.append(best_of(step(tokens)))
+    return [t for t in tokens if t != start and t != stop]
+
+
+def never_growing(step, start, stop, longest):
+    prefix, out = [start], []
+    while len(out) < longest:
+        best = best_of(step(prefix))
+        if best == stop:
+            break
+        out.append(best)
+    return out
+
+
+def first_row(step, start, stop, longest):
+    tokens = [start]
+    while len(tokens) <= longest and (best := best_of(step(tokens)[:1])) != stop:
+        tokens.append(best)
+    return tokens[1:]
+
+
+def keeping_nothing(step, start, stop, longest):
+    tokens = [start]
+    for _ in range(longest):
+        best = best_of(step(tokens))
+        if best == stop:
+            break
+    return tokens[1:]
+
+
+def returning_inside(step, start, stop, longest):
+    tokens = [start]
+    for _ in range(longest):
+        best = best_of(step(tokens))
+        if best == stop:
+            break
+        tokens.append(best)
+        return tokens[1:]
+
+
+def returning_twice_inside(step, start, stop, longest):
+    tokens = [start]
+    for _ in range(longest):
+        best = best_of(step(tokens))
+        if best != stop:
+            tokens.append(best)
+        return tokens[1:]
+
+
+def returning_at_stop(step, start, stop, longest):
+    tokens = [start]
+    for _ in range(longest):
+        best = best_of(step(tokens))
+        if best == stop:
+            return tokens[1:]
+        tokens.append(best)
+
+
+@pytest.mark.parametrize(
+    "answer, name",
+    [
+        (filtering, "filters_start"),
+        (filtering_all, "filters_both"),
+        (never_growing, "prefix_never_grows"),
+        (first_row, "first_row"),
+        (keeping_nothing, "nothing_appended"),
+        (returning_inside, "return_in_loop"),
+        (returning_twice_inside, "first_token_alone"),
+        (returning_at_stop, "returns_at_stop_only"),
+    ],
+)
+def test_the_loops_of_a_newcomer_are_named(answer, name, capsys):
+    def decode(step, start, stop, longest):
+        print("a turn")
+        return answer(step, start, stop, longest)
+
+    result = check("07.decode", decode)
+    assert result.mistake == name, result
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("nothing", [lambda start: [], lambda start: [start]])
+def test_an_answer_that_never_asks_the_model_is_no_known_mistake(nothing):
+    assert check("07.decode", lambda step, start, stop, longest: nothing(start)).mistake in ("wrong_shape", "different")
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda ids: [str(i) for i in ids], "one that holds text: item 0 is '3'"),
+        (lambda ids: np.array([str(i) for i in ids]), "one that holds text: item 0 is '3'"),
+        (lambda ids: [*ids, None], "item 3 is a value of type NoneType"),
+        (lambda ids: [[1, 2], [3]], "item 0 is a value of type list"),
+    ],
+)
+def test_what_is_in_a_list_that_is_none_of_ids_is_said(change, said):
+    result = check("07.decode", lambda step, start, stop, longest: change(greedy_decode(step, start, stop, longest)))
+    assert result.mistake == "wrong_type" and said in result.message
+
+
+def test_the_softmax_and_the_divisor_of_a_newcomer_are_named():
+    def whole(xd, xe):
+        e = np.exp(xd @ xe.T / np.sqrt(xd.shape[1]))
+        return e / e.sum() @ xe
+
+    def by_tokens(xd, xe):
+        e = np.exp(xd @ xe.T / np.sqrt(xd.shape[0]))
+        return e / e.sum(-1, keepdims=True) @ xe
+
+    assert check("07.cross", whole).mistake == "whole_matrix"
+    assert check("07.cross", by_tokens).mistake == "by_queries"
+    said = check("07.cross", lambda xd, xe: xd + cross_attention(xd, xe))
+    assert said.mistake == "residual" and "residual" not in said.message and "block" not in said.message
+
+
+@pytest.mark.parametrize(
+    "answer, name",
+    [
+        (lambda L, S, E: 2 * (L + S) * E**2, "projections_only"),
+        (lambda L, S, E: 4 * S * E**2 + 2 * S * S * E, "encoder_self_attention"),
+        (lambda L, S, E: 6 * L * E**2 + 2 * L * L * E + 2 * S * E**2 + 2 * L * S * E, "self_and_cross"),
+        (lambda L, S, E: 2 * L * E ^ 2 + 2 * S * E ^ 2 + 2 * L * S * E, "caret_doubled"),
+        (lambda L, S, E: 2 * E ^ 2 * (L + S) + 2 * L * S * E, "different"),
+        (lambda L, S, E: [1, 2], "wrong_shape"),
+    ],
+)
+def test_the_counts_of_a_newcomer_are_named(answer, name):
+    result = check("07.cost", answer)
+    assert result.mistake == name
+    if name.startswith(("caret", "different")):
+        assert "E**2" in result.message
+
+
+def test_a_count_may_come_in_an_array():
+    for wrap in (lambda n: np.array([n]), lambda n: [n], lambda n: np.array([[float(n)]])):
+        answer = lambda L, S, E, wrap=wrap: wrap(cross_cost(L, S, E))  # noqa: E731
+        assert check("07.cost", answer).status == "correct"
+        assert adopt("07.cost", answer)(2, 3, 5) == 310

@@ -1,10 +1,12 @@
 """Exercises of lesson 07: cross-attention, its masks, its cost, and writing token by token."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from mha_lesson.exercises import calls
 from mha_lesson.exercises.compare import NotPlain, plain
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import usual_forms, wave
@@ -73,6 +75,19 @@ CROSS = Exercise(
             "attention_scores(xd, xe)", "xd @ xe.T / len(xe) ** 0.5",
         ),
         Mistake(
+            "by_queries",
+            "The roles are right. But the scores are divided by the square root of the number of queries (len(xd) "
+            "counts tokens); it is that of the width, xd.shape[-1].",
+            "attention_scores(xd, xe)", "xd @ xe.T / len(xd) ** 0.5",
+        ),
+        Mistake(
+            "whole_matrix",
+            "The roles and the scores are right. But the whole matrix shares one single 1; each decoder token has a 1 "
+            "of its own to share out: softmax along the last axis, each row by itself.",
+            "softmax(attention_scores(xd, xe))",
+            "softmax(attention_scores(xd, xe).ravel()).reshape(len(xd), len(xe))",
+        ),
+        Mistake(
             "over_queries",
             "The roles and the scores are right. But softmax runs over the queries; each decoder token shares out "
             "its own 1 over the encoder's tokens: the last axis.",
@@ -116,8 +131,8 @@ CROSS = Exercise(
         ),
         Mistake(
             "residual",
-            "This is the layer with its residual connection, right in a transformer block. Here the attention alone "
-            "is asked for.",
+            "The attention is right. But xd is added to it; asked for is the mix of the encoder's tokens alone, "
+            "weights @ xe.",
             "weights @ xe", "xd + weights @ xe",
         ),
     ),
@@ -151,23 +166,29 @@ def _read_masks(arguments: tuple, answer: Any) -> tuple:
     """Three masks in their full shapes, so that (L, L) and (1, 1, L, L) are the same answer."""
     lengths, L, S = arguments
     if isinstance(answer, dict) or not hasattr(answer, "__len__"):
-        raise ValueError(f"expected three masks, got a value of type {type(answer).__name__}")
+        raise ValueError(f"expected three masks, got a value of type {type(answer).__name__}. {_THREE}")
     if len(answer) != 3:
-        raise ValueError(f"expected three masks (encoder, decoder, cross), got {len(answer)}")
+        raise ValueError(f"expected three masks (encoder, decoder, cross), got {len(answer)}. {_THREE}")
     full = [(len(lengths), 1, rows, keys) for rows, keys in ((S, S), (L, L), (L, S))]
-    return tuple(_broadcast(mask, shape) for mask, shape in zip(answer, full, strict=True))
+    return tuple(_broadcast(mask, shape, *full) for mask, shape in zip(answer, full, strict=True))
 
 
-def _broadcast(mask: Any, shape: tuple) -> np.ndarray:
-    """The mask in this shape; as it is if it does not fit. None lets everybody look everywhere."""
+_THREE = "Return three boolean masks with commas between: the encoder's, the decoder's, that of cross-attention."
+
+
+def _broadcast(mask: Any, *shapes: tuple) -> np.ndarray:
+    """The mask in the first of these shapes that it fits; as it is if there is none.
+
+    A mask in another's place gets the other's shape. None lets everybody look everywhere.
+    """
     try:
         mask = np.asarray(plain(True if mask is None else mask))
     except NotPlain:
         raise ValueError("one of the three masks is no array of True and False") from None
-    try:
-        return np.broadcast_to(mask, shape)
-    except ValueError:
-        return mask
+    for shape in shapes:
+        with contextlib.suppress(ValueError):
+            return np.broadcast_to(mask, shape)
+    return mask
 
 
 def _padding(lengths, n):
@@ -181,7 +202,9 @@ MASKS = Exercise(
     solution=encoder_decoder_masks,
     helpers=(padding_mask, causal_mask),
     read=_read_masks,
-    advice="Return three boolean masks with commas between, each of a shape that broadcasts to (B, H, queries, keys).",
+    advice="Result 1 is the encoder's mask, 2 the decoder's, 3 that of cross-attention; shapes and places are those "
+    "after broadcasting to (B, H, queries, keys), and the values are True and False. Print "
+    "masks(np.array([1, 3]), 2, 3), small enough to be written by hand.",
     probes=lambda: [
         Probe((np.array([3, 5]), 2, 5), "lengths 3 and 5, L 2, S 5"),
         Probe((np.array([1, 3, 2]), 5, 3), "lengths 1, 3 and 2, L 5, S 3"),
@@ -206,6 +229,24 @@ MASKS = Exercise(
             "Encoder and decoder are right. But cross-attention got the causal mask; its keys are the "
             "encoder's tokens, so it takes the encoder's padding mask.",
             "cross_keep = padding", "cross_keep = causal_mask(L, S)",
+        ),
+        Mistake(
+            "only_triangle_on_cross",
+            "Encoder and decoder are right. But cross-attention got a triangle; its keys are the encoder's tokens, "
+            "none of which lies in the future, so it takes the encoder's padding mask.",
+            "cross_keep = padding", "cross_keep = np.tri(L, S, dtype=bool)[None, None]",
+        ),
+        Mistake(
+            "decoder_mask_on_cross",
+            "Encoder and decoder are right. But cross-attention got the decoder's mask, (L, L). A mask is about keys, "
+            "and here these are the S tokens of the encoder: it takes the encoder's padding mask.",
+            "cross_keep = padding", "cross_keep = decoder_keep",
+        ),
+        Mistake(
+            "decoder_mask_too_on_cross",
+            "Encoder and decoder are right, and cross-attention sees no padding. But it got the decoder's mask too, "
+            "(L, L), which fits only where L = S. Nothing of the source lies in the future: padding alone is hidden.",
+            "cross_keep = padding", "cross_keep = padding & decoder_keep",
         ),
         Mistake(
             "causal_on_encoder",
@@ -261,6 +302,24 @@ MASKS = Exercise(
             "causal_mask(L, L)", "causal_mask(L, L) & ~np.eye(L, dtype=bool)",
         ),
         Mistake(
+            "sees_the_next",
+            "Encoder and cross-attention are right, and the decoder has a triangle. But it is one too wide: each token "
+            "sees the one after it, the very one it should predict. The diagonal is the last True (k=0).",
+            "causal_mask(L, L)", "np.tri(L, L, 1, dtype=bool)",
+        ),
+        Mistake(
+            "one_key_too_many",
+            "Every mask is in its place, and the causal one is right. But one token of padding is seen: places count "
+            "from 0, so length 3 means places 0, 1, 2. Compare with <, not with <=.",
+            "padding_mask(source_lengths, S)", "(np.arange(S) <= np.asarray(source_lengths)[:, None])",
+        ),
+        Mistake(
+            "one_key_too_few",
+            "Every mask is in its place, and the causal one is right. But the last true token of each sequence is "
+            "hidden: places count from 0, so length 3 means places 0, 1, 2.",
+            "padding_mask(source_lengths, S)", "(np.arange(S) < np.asarray(source_lengths)[:, None] - 1)",
+        ),
+        Mistake(
             "padding_on_queries",
             "The right masks are in their places. But the padding lies on the axis of the queries; it is keys "
             "that must not be seen: [:, None, None, :].",
@@ -271,6 +330,12 @@ MASKS = Exercise(
             "The right masks are in their places. But (B, S) does not line up with scores (B, H, L, S): give the "
             "padding mask two more axes, [:, None, None, :].",
             "[:, None, None, :]", "",
+        ),
+        Mistake(
+            "keys_on_heads",
+            "The right masks are in their places, with four axes. But in (B, S, 1, 1) the tokens lie on the axis of "
+            "the heads; keys come last: [:, None, None, :].",
+            "[:, None, None, :]", "[:, :, None, None]",
         ),
         Mistake(
             "no_head_axis",
@@ -305,6 +370,11 @@ MASKS = Exercise(
             "All three masks are right. But the order is encoder, decoder, cross.",
             "return encoder_keep, decoder_keep, cross_keep", "return encoder_keep, cross_keep, decoder_keep",
         ),
+        Mistake(
+            "decoder_first",
+            "All three masks are right. But the decoder's comes first; the order is encoder, decoder, cross.",
+            "return encoder_keep, decoder_keep, cross_keep", "return decoder_keep, encoder_keep, cross_keep",
+        ),
     ),
     forms={
         "full shapes": lambda source_lengths, L, S: _read_masks(
@@ -323,7 +393,8 @@ MASKS = Exercise(
     hints=(
         "For each of the three ask: whose tokens are the keys? Which of them may not be seen?",
         "Encoder and cross-attention have the same keys, the source. Decoder self-attention has the target's.",
-        "Only the decoder writes word by word, so it alone has a future: causal_mask(L, L).",
+        "Only the decoder writes word by word, so it alone has a future: causal_mask(L, L). "
+        "Both masks of lesson 04: from mha_lesson.steps.masks import causal_mask, padding_mask",
         "Padding (B, S) gets axes for heads and queries: padding_mask(source_lengths, S)[:, None, None, :].",
     ),
     well_done="A mask is about keys: the encoder's padding for encoder and cross, the triangle for the decoder.",
@@ -370,9 +441,44 @@ def _read_ids(arguments: tuple, answer: Any) -> np.ndarray:
     try:
         ids = np.asarray(plain(answer))
     except (NotPlain, ValueError):
-        raise ValueError(f"expected a list of token ids, got a value of type {type(answer).__name__}") from None
+        raise ValueError(f"expected a list of token ids, got {_what_is_in(answer)}") from None
     whole = ids.dtype.kind in "iuf" and np.isfinite(ids).all() and (ids == np.round(ids)).all()
     return ids.astype(int) if whole else ids
+
+
+def _what_is_in(answer: Any) -> str:
+    """An answer that is no list of numbers, in words: the first thing in it that is no number, if there is one."""
+    if isinstance(answer, (list, tuple, np.ndarray)):
+        for i, item in enumerate(np.asarray(answer, dtype=object) if isinstance(answer, np.ndarray) else answer):
+            if isinstance(item, str):
+                return f"one that holds text: item {i} is {str(item)!r}. Whole numbers are wanted, int(...)"
+            if not isinstance(item, (int, float, np.number)):
+                return f"one in which item {i} is a value of type {type(item).__name__}, not a whole number"
+    return f"a value of type {type(answer).__name__}"
+
+
+def _prefix_stays(function: Callable) -> bool:
+    """Is step asked more than once, and each time with a single token?"""
+    lengths = []
+    model = _model(7, _writes(3, 1, 4, 2))
+
+    def step(prefix):
+        lengths.append(np.size(prefix))
+        if len(lengths) > _TOO_LONG:
+            raise OverflowError("asked too often")
+        return model(prefix)
+
+    calls.call_all(function, [(step, 0, 2, 6)], calls.SECONDS)
+    return len(lengths) > 1 and set(lengths) == {1}
+
+
+def _runs_on(step, start, longest):
+    return greedy_decode(step, start, None, longest)
+
+
+def _at_stop_only(step, start, stop, longest):
+    new = _runs_on(step, start, longest)
+    return new[: new.index(stop)] if stop in new else None
 
 
 def _decode_by_stop_alone(step, start, stop, longest):
@@ -413,6 +519,20 @@ DECODE = Exercise(
             "scores[-1]", "scores[0]",
         ),
         Mistake(
+            "prefix_never_grows",
+            "The last row is taken, and the loop ends as it should. But your prefix never grows: step gets [start] at "
+            "each turn and gives the same answer. Append the new token to the list that step gets.",
+            "step(tokens)", "step([start])",
+            when=_prefix_stays,
+        ),
+        Mistake(
+            "nothing_appended",
+            "step is asked at each turn. But nothing is kept of what it says, so your prefix never grows and what "
+            "comes back is empty: tokens.append(best), after the look for stop.",
+            function=lambda step, start, stop, longest: [step([start]) for _ in range(longest)][:0],
+            when=_prefix_stays,
+        ),
+        Mistake(
             "all_rows",
             "The loop and its end are right. But np.argmax(scores) looks at all rows and counts through them; take "
             "the last row first: np.argmax(scores[-1]).",
@@ -439,6 +559,29 @@ DECODE = Exercise(
             "The tokens between are right. But start and stop are among them: test for stop before you append, and "
             "return tokens[1:].",
             function=lambda step, start, stop, longest: [start, *_with_stop(step, start, stop, longest)],
+        ),
+        Mistake(
+            "filters_start",
+            "The choice and the end are right. But every start is filtered out, and start may come up again as a word; "
+            "only the first start is left out: tokens[1:].",
+            function=lambda step, start, stop, longest: [
+                t for t in greedy_decode(step, start, stop, longest) if t != start
+            ],
+        ),
+        Mistake(
+            "filters_stop",
+            "The choice is right, and no stop comes back. But stop is filtered out and the words after it stay; it is "
+            "the end: leave the loop when the best token is stop.",
+            function=lambda step, start, stop, longest: [t for t in _runs_on(step, start, longest) if t != stop],
+        ),
+        Mistake(
+            "filters_both",
+            "The choice is right. But start and stop are filtered out at the end. Words after stop must not come: "
+            "leave the loop there. And start may come up again as a word; only the first start is left out: "
+            "tokens[1:].",
+            function=lambda step, start, stop, longest: [
+                t for t in _runs_on(step, start, longest) if t not in (start, stop)
+            ],
         ),
         Mistake(
             "never_stops",
@@ -481,6 +624,24 @@ DECODE = Exercise(
             "The right tokens are found. But the last one alone comes back: collect them in a list.",
             "return tokens[1:]", "return tokens[1:][-1:]",
         ),
+        Mistake(
+            "return_in_loop",
+            "The first token is right. But `return` stands inside the loop and ends it at the first turn (and where "
+            "stop comes at once, nothing is returned): move it to the left, in line with `for`.",
+            "tokens.append(best)\n    return tokens[1:]", "tokens.append(best)\n        return tokens[1:]",
+        ),
+        Mistake(
+            "first_token_alone",
+            "The first token is right. But no second one comes. Does a `return` stand inside the loop? It ends the "
+            "loop at the first turn: move it to the left, in line with `for`.",
+            function=lambda step, start, stop, longest: greedy_decode(step, start, stop, min(longest, 1)),
+        ),
+        Mistake(
+            "returns_at_stop_only",
+            "All is right where the model writes stop. But after `longest` tokens the loop ends by itself, and then "
+            "nothing is returned: put a `return` after the loop, in line with `for`.",
+            function=_at_stop_only,
+        ),
     ),
     forms={
         "recursive": _decode_recursively,
@@ -517,10 +678,31 @@ def _by_sorting(step, start, stop, longest):
     return out
 
 
+def _read_count(arguments: tuple, answer: Any) -> Any:
+    """An array with one element, or a list, as the number in it."""
+    try:
+        value = plain(answer)
+    except NotPlain:
+        return answer
+    return value.item() if isinstance(value, np.ndarray) and value.ndim and value.size == 1 else answer
+
+
+# Each is a usual way to write the formula; ^ comes after + and *, so they do not give the same.
+_WITH_CARET = {
+    "in_terms": lambda L, S, E: L * E ^ 2 + 2 * S * E ^ 2 + L * S * E + L * S * E + L * E ^ 2,
+    "doubled": lambda L, S, E: 2 * L * E ^ 2 + 2 * S * E ^ 2 + 2 * L * S * E,
+    "gathered": lambda L, S, E: 2 * (L + S) * E ^ 2 + 2 * L * S * E,
+    "line_by_line": lambda L, S, E: 2 * (L * E ^ 2) + (2 * S * E ^ 2) + 2 * L * S * E,
+    "in_brackets": lambda L, S, E: 2 * (L + S) * (E ^ 2) + 2 * L * S * E,
+}
+
 COST = Exercise(
     id="07.cost",
     signature="cost(L, S, E)",
     solution=cross_cost,
+    read=_read_count,
+    advice="List the six products with their shapes, and print each count by itself. (E squared is E**2 or E * E; "
+    "E^2 is no power in Python.)",
     probes=lambda: [
         Probe((2, 3, 5), "L 2, S 3, E 5"),
         Probe((7, 5, 3), "L 7, S 5, E 3"),
@@ -588,6 +770,24 @@ COST = Exercise(
             function=lambda L, S, E: 2 * L * E * E + 2 * S * E * E + 2 * L * S,
         ),
         Mistake(
+            "encoder_self_attention",
+            "This is right for the encoder's self-attention. But here the L decoder tokens ask: L · E · E for the "
+            "queries and for the output, and L · S · E twice.",
+            function=lambda L, S, E: cross_cost(S, S, E),
+        ),
+        Mistake(
+            "self_and_cross",
+            "Cross-attention is counted right. But the decoder's self-attention is added to it; asked for is the one "
+            "layer of cross-attention alone.",
+            function=lambda L, S, E: cross_cost(L, L, E) + cross_cost(L, S, E),
+        ),
+        Mistake(
+            "projections_only",
+            "The four projections are right. But the attention itself is missing: L · S · E for the scores, and once "
+            "more for the mix.",
+            " + scores + mixing", "",
+        ),
+        Mistake(
             "no_projections",
             "Scores and mix are right. But the four projections are missing; in short sequences they cost the most.",
             function=lambda L, S, E: 2 * L * S * E,
@@ -618,12 +818,21 @@ COST = Exercise(
             )
             for h in (4, 8)
         ),
+        *(
+            Mistake(
+                f"caret_{how}",
+                "Every term is there. But in Python E^2 is no power (^ compares bits): write E**2 or E * E.",
+                function=function,
+            )
+            for how, function in _WITH_CARET.items()
+        ),
     ),
     forms={
         "gathered": lambda L, S, E: 2 * E * (L * E + S * E + L * S),
         "by shapes": lambda L, S, E: sum(
             a * b * c for a, b, c in [(L, E, E), (S, E, E), (S, E, E), (L, E, S), (L, S, E), (L, E, E)]
         ),
+        "an array of one": lambda L, S, E: np.array([2 * (L + S) * E**2 + 2 * L * S * E]),
         "a float": lambda L, S, E: 2.0 * (L + S) * E**2 + 2.0 * L * S * E,
         **usual_forms(cross_cost),
     },
@@ -633,7 +842,8 @@ COST = Exercise(
         "Two products without a weight matrix: the scores (L, E) @ (E, S) and the mix (L, S) @ (S, E).",
         "2 · L · E · E + 2 · S · E · E + 2 · L · S · E. The number of heads is not in it.",
     ),
-    well_done="The projections grow with L + S, the attention with L · S: for long texts it is the second that hurts.",
+    well_done="The projections grow with L + S, the attention with L · S: when both are long, it is the second that "
+    "hurts.",
 )  # fmt: skip
 
 EXERCISES = (CROSS, MASKS, DECODE, COST)
