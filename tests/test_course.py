@@ -748,7 +748,7 @@ def test_both_phases_always_run_and_either_can_fail(phases, capsys, tests, noteb
 def test_the_notebooks_run_strictly_in_fixed_surroundings(phases):
     _, asked = phases(["-x"], {"tests": 0, "notebooks": 0})
     arguments, variables = asked[1]
-    assert {"--nbval", "--nbval-current-env", "--nbval-cell-timeout=120", "-x"} <= set(arguments)
+    assert {"--nbval", "--nbval-current-env", "--nbval-cell-timeout=300", "-x"} <= set(arguments)
     assert [Path(a).name for a in arguments[-2:]] == ["00_start_here.ipynb", "07_torch.ipynb"]
     assert variables["OMP_NUM_THREADS"] == "1" and variables["PYTHONHASHSEED"] == "0"
     assert variables["MHA_LESSON_PROGRESS"] == os.devnull
