@@ -187,6 +187,12 @@ class Exercise:
             m.name: self._judged(self._run(self.variant(m), seconds=None)) for m in self.mistakes
         }
 
+    @cached_property
+    def pair_outcomes(self) -> list[tuple[tuple[Mistake, Mistake], list[Outcome]]]:
+        """What each two mistakes that can be made at once give; run once, when an answer first needs it."""
+        pairs = [(pair, self.variant(*pair)) for pair in itertools.combinations(self.mistakes, 2)]
+        return [(pair, self._judged(self._run(variant, None))) for pair, variant in pairs if variant]
+
     def diagnose(self, function: Any) -> Result:
         """Run the learner's function on the probes and say what was found."""
         found = self._bad_call(function)
@@ -268,12 +274,9 @@ class Exercise:
         return self._wrong(fits[0].name, fits[0].say) if len(fits) == 1 else None
 
     def _pair(self, judged: list[Outcome]) -> Result | None:
-        pairs = []
-        for pair in itertools.combinations(self.mistakes, 2):
-            variant = self.variant(*pair)
-            told = any(o.value is not None for o in judged)
-            if told and variant and _alike(self._judged(self._run(variant, None)), judged):
-                pairs.append(pair)
+        if all(o.value is None for o in judged):  # errors or None alone name nothing
+            return None
+        pairs = [pair for pair, known in self.pair_outcomes if _alike(known, judged)]
         if len(pairs) != 1:
             return None
         first, second = pairs[0]

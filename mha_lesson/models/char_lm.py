@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from mha_lesson.data import load_moby_dick
 from mha_lesson.models.parts import Block, embedding, start_small
-from mha_lesson.models.training import Task
+from mha_lesson.models.training import Task, head_counts
 
 
 @cache
@@ -107,10 +107,7 @@ class MobyDick(Task):
     metric, higher_is_better = "bits per character", False
     steps, batch_size, learning_rate, weight_decay = 400, 32, 2e-3, 0.1
     variants: ClassVar[dict[str, dict]] = {
-        "1 head": {"num_heads": 1},
-        "4 heads": {"num_heads": 4},
-        "8 heads": {"num_heads": 8},
-        "16 heads": {"num_heads": 16},
+        **head_counts(1, 4, 8, 16),
         "8 heads, 1 kv head": {"num_heads": 8, "num_kv_heads": 1},
         "uniform weights": {"num_heads": 1, "mixing": "uniform"},
         "window of 16": {"kind": "window"},

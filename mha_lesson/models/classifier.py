@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from mha_lesson import data
 from mha_lesson.models.parts import Block, embedding
-from mha_lesson.models.training import Task
+from mha_lesson.models.training import Task, head_counts
 
 
 class Classifier(nn.Module):
@@ -117,11 +117,7 @@ class Digits(ClassifierTask):
     name, title = "digits", "handwritten digits, 8 x 8 pixels, as 16 patches"
     steps, layers, shipped = 1100, 2, "4 heads"
     variants: ClassVar[dict[str, dict]] = {
-        "1 head": {"num_heads": 1},
-        "2 heads": {"num_heads": 2},
-        "4 heads": {"num_heads": 4},
-        "8 heads": {"num_heads": 8},
-        "16 heads": {"num_heads": 16},
+        **head_counts(1, 2, 4, 8, 16),
         "4 heads, 1 kv head": {"num_heads": 4, "num_kv_heads": 1},
         "4 heads, no positions": {"num_heads": 4, "positions": False},
         "uniform weights": {"mixing": "uniform"},
@@ -141,11 +137,7 @@ class Speech(ClassifierTask):
     name, title = "speech", "spoken digits of synthetic voices, as moments of sound"
     steps, shipped = 900, "8 heads"
     variants: ClassVar[dict[str, dict]] = {
-        "1 head": {"num_heads": 1},
-        "2 heads": {"num_heads": 2},
-        "4 heads": {"num_heads": 4},
-        "8 heads": {"num_heads": 8},
-        "16 heads": {"num_heads": 16},
+        **head_counts(1, 2, 4, 8, 16),
         "8 heads, 2 kv heads": {"num_heads": 8, "num_kv_heads": 2},
         "8 heads, 1 kv head": {"num_heads": 8, "num_kv_heads": 1},
         "1 head, 2 layers": {"num_heads": 1, "layers": 2},

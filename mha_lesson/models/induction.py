@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_lesson.models.parts import Block, attention_layers, embedding, heads_off, start_small
-from mha_lesson.models.training import Task
+from mha_lesson.models.training import Task, head_counts
 
 SYMBOLS = LENGTH = 64
 PERIODS = (12, 32)  # the repeat starts at one of 12 to 32
@@ -75,11 +75,7 @@ class Induction(Task):
     metric = "accuracy"
     steps, learning_rate, rate_left, weight_decay = 800, 3e-3, 1.0, 0.01
     variants: ClassVar[dict[str, dict]] = {
-        "1 head": {"num_heads": 1},
-        "2 heads": {"num_heads": 2},
-        "4 heads": {"num_heads": 4},
-        "8 heads": {"num_heads": 8},
-        "16 heads": {"num_heads": 16},
+        **head_counts(1, 2, 4, 8, 16),
         "4 heads, 1 kv head": {"num_heads": 4, "num_kv_heads": 1},
         "one layer, 4 heads": {"num_heads": 4, "layers": 1},
         "uniform weights": {"num_heads": 1, "mixing": "uniform"},

@@ -85,14 +85,13 @@ class Block(nn.Module):
         super().__init__()
         inner = 2 * d_model if feed_forward is None else feed_forward
 
-        def attention():
+        def attention(mixing):
             return make_attention(d_model, num_heads, num_kv_heads, mixing=mixing, dropout=dropout)
 
-        # A model with `mixing` of its own in cross-attention alone keeps its self-attention.
         self.norm = nn.LayerNorm(d_model)
-        self.attention = attention() if not cross else make_attention(d_model, num_heads, num_kv_heads, dropout=dropout)
+        self.attention = attention("attention" if cross else mixing)  # with `cross`, mixing is that of cross-attention
         self.cross_norm = nn.LayerNorm(d_model) if cross else None
-        self.cross_attention = attention() if cross else None
+        self.cross_attention = attention(mixing) if cross else None
         self.feed_norm = nn.LayerNorm(d_model) if inner else None
         self.feed_forward = (
             nn.Sequential(nn.Linear(d_model, inner), nn.GELU(), nn.Linear(inner, d_model)) if inner else None

@@ -7,6 +7,7 @@
 `python3 -m mha_lesson.models sweep speech` measures anew. Needs no PyTorch.
 """
 
+import copy
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -33,7 +34,7 @@ def _read(name: str) -> dict:
 
 def sweep(name: str) -> dict:
     """The record whole: task, title, metric, higher_is_better, command, rows."""
-    return json.loads(json.dumps(_read(name)))  # a copy: nobody changes what others read
+    return copy.deepcopy(_read(name))  # nobody changes what others read
 
 
 def sweep_rows(name: str) -> list[dict]:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from mha_lesson import data
 from mha_lesson.models.parts import make_attention
-from mha_lesson.models.training import Task
+from mha_lesson.models.training import Task, head_counts
 
 PAST, AHEAD = 168, 24  # hours
 CALENDAR = 17  # numbers that say when an hour is
@@ -85,10 +85,7 @@ class Bikes(Task):
     metric, higher_is_better = "bikes off", False
     steps, batch_size, learning_rate = 1200, 64, 3e-3
     variants: ClassVar[dict[str, dict]] = {
-        "1 head": {"num_heads": 1},
-        "2 heads": {"num_heads": 2},
-        "4 heads": {"num_heads": 4},
-        "8 heads": {"num_heads": 8},
+        **head_counts(1, 2, 4, 8),
         "4 heads, 1 kv head": {"num_heads": 4, "num_kv_heads": 1},
         "uniform weights": {"mixing": "uniform"},
         "linear, no attention": {"kind": "linear"},

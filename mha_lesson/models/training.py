@@ -69,6 +69,11 @@ class Task:
         raise NotImplementedError
 
 
+def head_counts(*counts: int) -> dict[str, dict]:
+    """Variants that differ in the number of heads alone: {"1 head": {"num_heads": 1}, "2 heads": ...}."""
+    return {f"{n} head{'s' * (n != 1)}": {"num_heads": n} for n in counts}
+
+
 def choose_device(name: str = "auto") -> torch.device:
     """ "auto" is the first there is of: a CUDA GPU, an Apple GPU, the CPU."""
     if name != "auto":

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from mha_lesson import data
 from mha_lesson.models.parts import Block, embedding, real_tokens, recording
-from mha_lesson.models.training import Task
+from mha_lesson.models.training import Task, head_counts
 
 PADDING, START, END = 0, 1, 2
 SPECIAL = ("<padding>", "<start>", "<end>")
@@ -143,10 +143,7 @@ class TranslationTask(Task):
 
     metric, warmup, weight_decay = "exact", 200, 0.01
     variants: ClassVar[dict[str, dict]] = {
-        "1 head": {"num_heads": 1},
-        "2 heads": {"num_heads": 2},
-        "4 heads": {"num_heads": 4},
-        "8 heads": {"num_heads": 8},
+        **head_counts(1, 2, 4, 8),
         "4 heads, 1 kv head": {"num_heads": 4, "num_kv_heads": 1},
         "mean of the source": {"num_heads": 4, "mixing": "uniform"},
     }

@@ -516,7 +516,7 @@ FAULTS = [
         ("results_ignore_the_metric", 'metric = metric or record["metric"]', 'metric = record["metric"]'),
         ("results_low_is_high", "return min(self.scores)", "return max(self.scores)"),
         ("results_mean_seconds", 'np.median([row["cpu_seconds"]', 'np.mean([row["cpu_seconds"]'),
-        ("results_are_shared", "json.loads(json.dumps(_read(name)))", "_read(name)"),
+        ("results_are_shared", "copy.deepcopy(_read(name))", "_read(name)"),
     ),
     *_in(
         "models/minilm.py",
