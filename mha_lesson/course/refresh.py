@@ -67,9 +67,10 @@ def refresh(file, check=False, pictures=False):
     if problem:
         return "failed", problem
     new = clean.cleaned(new)
-    clean.number_counts(new)
     if not pictures:
+        clean.keep_uncompared(new, old)
         clean.keep_pictures(new, old)
+    clean.number_counts(new)
     if new == old:
         return "unchanged", ""
     if check:
