@@ -95,6 +95,8 @@ class Exercise:
                 arrays of one before anything is compared; what it raises is told to the learner
     helpers     functions that the solution calls and the lesson has not shown
     patient     where the learner writes a test: makes the tested function take lists and the like
+    drive       where the answer is not simply called: drive(function) gets the probe's arguments, and
+                may call the function many times (step by step, or once for each part of an output)
     needs_torch where there is none, `missing` says so; a solution or helper whose module imports
                 torch is given as "module:name" and imported when first needed
     advice      what helps further where a mistake has no name
@@ -113,6 +115,7 @@ class Exercise:
     read: Callable[[tuple, Any], Any] | None = None
     helpers: tuple[Callable | str, ...] = ()
     patient: Callable | None = None
+    drive: Callable[[Callable], Callable] | None = None
     needs_torch: bool = False
     advice: str = ""
     exact: bool = False
@@ -158,6 +161,11 @@ class Exercise:
     @property
     def parameters(self) -> list[str]:
         return re.search(r"\((.*)\)", self.signature).group(1).replace(" ", "").split(",")
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of what a probe holds: the learner's parameters, or those of the driver."""
+        return list(inspect.signature(self.drive(self.solution)).parameters) if self.drive else self.parameters
 
     def variant(self, *mistakes: Mistake) -> Callable | None:
         """The solution with the edits of these mistakes; None if they cannot be combined."""
@@ -216,7 +224,8 @@ class Exercise:
     # -- one step of the diagnosis each -------------------------------------------------
 
     def _run(self, function: Callable, seconds: float | None) -> list[Outcome]:
-        outcomes = calls.call_all(function, [p.args for p in self.probe_list], seconds)
+        driven = self.drive(function) if self.drive else function
+        outcomes = calls.call_all(driven, [p.args for p in self.probe_list], seconds)
         if self.read is None:
             return outcomes
         return [self._read(p, o) for p, o in zip(self.probe_list, outcomes, strict=True)]
@@ -288,7 +297,7 @@ class Exercise:
     def _changed(self, outcomes: list[Outcome]) -> Result | None:
         for probe, outcome in zip(self.probe_list, outcomes, strict=True):
             if outcome.changed:
-                name = self.parameters[outcome.changed[0]]
+                name = self.arguments[outcome.changed[0]]
                 kind, mend = _changed_kind(name, probe.args[outcome.changed[0]])
                 return self._wrong(
                     "changes_input",
@@ -331,7 +340,7 @@ class Exercise:
 
     def _shapes(self, i: int) -> str:
         """The shapes that came in: an error in a product of arrays is nearly always about them."""
-        pairs = zip(self.parameters, self.probe_list[i].args, strict=True)
+        pairs = zip(self.arguments, self.probe_list[i].args, strict=True)
         shapes = [f"{name} {tuple(value.shape)}" for name, value in pairs if hasattr(value, "shape")]
         return f"\nThe shapes that came in: {', '.join(shapes)}." if shapes else ""
 

@@ -53,7 +53,7 @@ class Note:
 
 def check(id: str, function: Any = None) -> Result:
     """Is the function right? Never raises: whatever the answer is, a Result comes back."""
-    exercise = REGISTRY.get(id) if isinstance(id, str) else None
+    exercise = _exercise(id)
     if exercise is None and callable(id) and isinstance(function, str):
         text = f'The id comes first, then the function: check("{function}", {getattr(id, "__name__", "f")}).'
         return Result(function, "incorrect", "swapped_arguments", text)
@@ -73,7 +73,7 @@ def check(id: str, function: Any = None) -> Result:
 
 def hint(id: str) -> Note:
     """One hint, a deeper one at each call."""
-    exercise = REGISTRY.get(id)
+    exercise = _exercise(id)
     if exercise is None:
         return Note(_unknown(id), _unknown(id))
     n = _hints_given.get(id, 0)
@@ -87,7 +87,7 @@ def hint(id: str) -> Note:
 
 def solution(id: str) -> Note:
     """The source of the course's own function: the one that the package uses."""
-    exercise = REGISTRY.get(id)
+    exercise = _exercise(id)
     if exercise is None:
         return Note(_unknown(id), _unknown(id))
     if exercise.missing:
@@ -105,7 +105,7 @@ def adopt(id: str, function: Callable) -> Callable:
     Whatever form your answers have (lists, tensors), later cells get them in that of the course:
     NumPy arrays, torch tensors in the lessons on PyTorch.
     """
-    exercise = REGISTRY.get(id)
+    exercise = _exercise(id)
     if exercise is None:
         raise KeyError(_unknown(id))
     if exercise.missing:
@@ -134,6 +134,11 @@ def status(lesson: str = "") -> Note:
     return Note("\n".join([text, *rows]), f"**{text}**\n\n{body}")
 
 
+def _exercise(id: Any) -> Exercise | None:
+    """The exercise of that name; None for a name that does not exist, and for what is no name (a list, say)."""
+    return REGISTRY.get(id) if isinstance(id, str) else None
+
+
 def _own(function: Any) -> Any:
     """The function as the learner wrote it: `adopt` may have wrapped it before."""
     return getattr(function, "_own", function) if callable(function) else function
@@ -141,6 +146,8 @@ def _own(function: Any) -> Any:
 
 def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
     """The learner's function, with answers coming back in the form of the course's own, for later cells."""
+    if exercise.drive:  # what a step hands to the next one is the learner's own affair
+        return function
     example = exercise.solution(*exercise.probe_list[0].args)
     if isinstance(example, str):  # a word has no other form
         return function
