@@ -247,17 +247,17 @@ def forward_tiles(dtype: torch.dtype, d_head: int, arch: int = 90) -> Tiles:
     arch: 80 for A100, 90 for H100 and H200. float32 needs twice the room, and no matrix unit does it.
     """
     if dtype == torch.float32:
-        return Tiles(64, 32, 4, 2)
+        return Tiles(32, 32, 4, 1) if d_head <= 64 else Tiles(32, 32, 8, 1)
     if d_head <= 64:
-        return Tiles(128, 64, 4, 3) if arch < 90 else Tiles(128, 128, 8, 3)
+        return Tiles(128, 64, 8, 2) if arch < 90 else Tiles(128, 128, 8, 3)
     return Tiles(128, 64, 8, 2) if arch < 90 else Tiles(128, 128, 8, 2)
 
 
 def backward_tiles(dtype: torch.dtype, d_head: int, arch: int = 90) -> Tiles:
     """Two gradients are summed up at once, so the tiles are smaller."""
     if dtype == torch.float32:
-        return Tiles(32, 32, 4, 1)
-    return Tiles(64, 64, 4, 2) if d_head <= 64 else Tiles(64, 64, 8, 2)
+        return Tiles(32, 32, 4, 1) if d_head <= 64 else Tiles(32, 32, 8, 1)
+    return Tiles(64, 64, 4, 1) if d_head <= 64 else Tiles(64, 64, 8, 1)
 
 
 class Plan(NamedTuple):
