@@ -325,7 +325,7 @@ def _launch(kernel: Callable) -> Callable:
         tensors = [torch.from_numpy(x.copy()) for x in (query, key, value)]
         n, d_head = query.shape
         out = torch.full((n, d_head), float("nan"))
-        stand_in.run(kernel, (-(-n // block),), *tensors, out, n, d_head**-0.5, D=d_head, BLOCK=block)
+        stand_in.run(kernel, (-(-n // block),), *tensors, out, n, d_head**-0.5, d_head, block)
         return out.numpy()
 
     return attention
