@@ -17,6 +17,7 @@ into one raises an error. Take a copy to change it: `w_q = model.params["w_q"].c
 import difflib
 import hashlib
 import io
+import json
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -390,6 +391,40 @@ def load_speech() -> Speech:
         arrays[f"{part}_labels"] = _frozen(stored["label"][rows].astype(np.int64))
         arrays[f"{part}_voices"] = _frozen(stored["voice"][rows].astype(np.int64))
     return Speech(words=_texts(stored["words"]), voices=_texts(stored["voices"]), **arrays)
+
+
+def gpu_records(folder: Path = FOLDER / "gpu") -> list[dict]:
+    """What `python3 -m mha_lesson.benchmark gpu` has measured, a dict for each stored run, oldest first; [] if none.
+
+    The fields are those of data/gpu/schema.json. A file that does not follow it is an error that
+    names file and field, and so is a dry run: its numbers are not measured on any device.
+    """
+    files = [path for path in sorted(folder.glob("*.json")) if path.name != "schema.json"]
+    schema = _json(FOLDER / "gpu" / "schema.json") if files else None
+    return sorted((_gpu_record(path, schema) for path in files), key=lambda record: record["date"])
+
+
+def _gpu_record(path, schema):
+    from jsonschema import Draft202012Validator, exceptions  # here: most readers of the data never need it
+
+    record = _json(path)
+    if isinstance(record, dict) and record.get("dry_run"):
+        raise ValueError(f"{path}: field dry_run: a dry run measures nothing. Remove the file.")
+    wrong = exceptions.best_match(Draft202012Validator(schema).iter_errors(record))
+    if wrong is not None:
+        field = wrong.json_path.removeprefix("$").lstrip(".") or "the whole file"
+        raise ValueError(
+            f"{path}: field {field}: {wrong.message[:300]}. Remove the file, or make it again: "
+            "python3 -m mha_lesson.benchmark gpu"
+        )
+    return record
+
+
+def _json(path):
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as problem:
+        raise ValueError(f"{path}: not JSON: {problem}. Remove the file, or get it back with git checkout.") from None
 
 
 class ReadOnlyDict(dict):

@@ -10,7 +10,7 @@ load when something that needs them is used for the first time.
 
 from importlib import import_module
 
-_SUBMODULES = ("numbers", "plots", "widgets")
+_SUBMODULES = ("numbers", "plots", "plots_cost", "widgets")
 
 _HOME = {
     **dict.fromkeys(
@@ -31,6 +31,7 @@ _HOME = {
         ),
         "plots",
     ),
+    **dict.fromkeys(("cost_lines", "recall_lines", "ring_picture", "roofline", "slope_of"), "plots_cost"),
     **dict.fromkeys(
         (
             "PositionSlider",
@@ -40,6 +41,8 @@ _HOME = {
             "SoftmaxExplorer",
             "TensorSlicer",
             "HeadViewer",
+            "KVCacheCalculator",
+            "TileStepper",
         ),
         "widgets",
     ),

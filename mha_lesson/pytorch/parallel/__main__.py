@@ -24,7 +24,8 @@ def main(arguments: list[str]) -> int:
     dist.all_gather_object(everybody, found)
     if rank == 0:
         for r, one in enumerate(everybody):
-            text = ", ".join(f"{key} {value if isinstance(value, int) else f'{value:.1e}'}" for key, value in one.items())
+            words = [f"{key} {value}" if isinstance(value, int) else f"{key} {value:.1e}" for key, value in one.items()]
+            text = ", ".join(words)
             print(f"rank {r} of {world} on {device.type}: {text}")
     dist.destroy_process_group()
     return 0 if all(value < 1e-4 for one in everybody for key, value in one.items() if "error" in key) else 1

@@ -42,6 +42,8 @@ def run(worker: Callable, world_size: int, *args, timeout: float = 120.0) -> lis
             _wait(context, time.monotonic() + timeout, timeout)
         finally:  # also when you interrupt
             _end(context.processes)
+            for file in context.error_files:  # where a rank that raised has told PyTorch why
+                Path(file).unlink(missing_ok=True)
         return [pickle.loads(Path(folder, f"result{rank}").read_bytes()) for rank in range(world_size)]
 
 
