@@ -7,7 +7,8 @@
 The model is all-MiniLM-L6-v2, a small BERT. load_minilm() is its entrance only: embeddings, and
 the attention sub-layer of its first layer. load_minilm_layers() has all six layers, for
 `mha_lesson.models.minilm`. load_moby_dick() is the novel; load_spelling(), load_dates(),
-load_digits(), load_bikes() and load_speech() are sets with a training and a test part.
+load_digits(), load_bikes() and load_speech() are sets with a training and a test part;
+gpu_records() are measurements on GPUs.
 data/README.md says where the files come from, under which licences, and how they were made.
 
 What is loaded is kept and shared by everyone who asks, so its arrays are read-only: writing
