@@ -4,7 +4,7 @@ Read the package as a part of the course, in this order:
 
 1. `steps/`       one file a lesson: embeddings, projections, scores, masks, softmax, heads
 2. `attention.py` the steps put together; `blocked.py`, the same without a large array
-3. `pytorch/`     the same layer in PyTorch
+3. `pytorch/`     the same layer in PyTorch, and faster: a cache, tiles, a kernel, several processes
 4. `models/`      a trained transformer that runs on it
 5. `exercises/`   what `check("03.scores", ...)` does with your answer
 6. `show/`        printing, figures and widgets

@@ -27,6 +27,11 @@ NBVAL = (
 )  # fmt: skip
 
 
+# Whole files go to one process: a notebook's cells need one kernel, and a file's fixtures are made once.
+SEVERAL = ("--dist=loadfile", "-n")
+MOST_PROCESSES = 4  # each may hold a gigabyte
+
+
 class Phase(NamedTuple):
     name: str
     result: str  # "passed", "failed" or why nothing ran
@@ -69,7 +74,7 @@ def run_tests(options, targets):
     print("== Tests: tests/ ==", flush=True)
     if not list(paths.TESTS.glob("test_*.py")):
         return Phase("tests", "nothing to run: no test_*.py in tests/")
-    return pytest("tests", [*options, *(targets or [str(paths.TESTS)])], os.environ)
+    return pytest("tests", [*at_once(targets), *options, *(targets or [str(paths.TESTS)])], os.environ)
 
 
 def run_notebooks(options, targets):
@@ -80,7 +85,15 @@ def run_notebooks(options, targets):
         return Phase("notebooks", "nothing to run: no notebook in notebooks/ that can run here")
     color = [] if sys.stdout.isatty() else ["--color=no"]  # nbval colours even a log file
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ipython_dir:
-        return pytest("notebooks", [*NBVAL, *color, *options, *files], environment.fixed(ipython_dir))
+        return pytest("notebooks", [*NBVAL, *at_once(targets), *color, *options, *files], environment.fixed(ipython_dir))
+
+
+def at_once(targets):
+    """Options for pytest to use several cores, if all is to be run. A few tests are done sooner without."""
+    processes = min(os.cpu_count() or 1, MOST_PROCESSES)
+    if targets or processes == 1 or importlib.util.find_spec("xdist") is None:
+        return []
+    return [*SEVERAL, str(processes)]
 
 
 def leave_out_torch(files):

@@ -1,24 +1,41 @@
 """Exercises of lesson 11: the cache, chunks of new tokens, shared heads, and bytes."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from mha_lesson.exercises.compare import plain
+from mha_lesson.exercises.compare import NotPlain, plain
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import usual_forms, wave
 from mha_lesson.steps.masks import causal_mask
 from mha_lesson.steps.serving import cache_chunk, cache_step, kv_cache_bytes, repeat_heads
-from mha_lesson.steps.softmax import masked_softmax
+from mha_lesson.steps.softmax import masked_softmax, softmax
 
-# ------------------------------------------------------------------------------ the cache
+# ------------------------------------------------------------------------------ whole sequences
+
+NO_CACHE_YET = "at the first token cache is None: then the new key and value are all there is"
+TWO_THINGS = "return two things, the output and the cache for the next step: return output, cache"
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A step's answer with which one cannot go on, and why."""
+
+    why: str
+
+
+def _read(arguments, answer):
+    if isinstance(answer, Unusable):
+        raise ValueError(answer.why)
+    return answer
 
 
 def _one_by_one(step: Callable) -> Callable:
     """Feeds a sequence to a step, one token at a time, and hands back to it the cache that it gave."""
 
-    def outputs(query, key, value):
-        return _fed(step, query, key, value, 1)
+    def outputs(q_all, k_all, v_all, again):
+        return _fed(step, (q_all, k_all, v_all), 1, again)
 
     return outputs
 
@@ -26,26 +43,71 @@ def _one_by_one(step: Callable) -> Callable:
 def _in_chunks(step: Callable) -> Callable:
     """The same, `size` tokens at a time; the last chunk may be shorter."""
 
-    def outputs(query, key, value, size):
-        return _fed(step, query, key, value, size)
+    def outputs(q_all, k_all, v_all, size, again):
+        return _fed(step, (q_all, k_all, v_all), size, again)
 
     return outputs
 
 
-def _fed(step, query, key, value, size):
-    cache, rows = None, []
-    for start in range(0, len(query), size):
-        new = slice(start, start + size)
-        answer = step(cache, query[new].copy(), key[new].copy(), value[new].copy())
-        if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
-            raise TypeError("the step has to return two things: return output, cache")
-        output, cache = answer
-        rows.append(np.asarray(plain(output)))
-    return np.concatenate([np.atleast_2d(row) for row in rows])
+def _fed(step, tokens, size, again):
+    """The outputs of all tokens, below each other, whatever form the cache has.
+
+    again: at the end the second call is made once more, with the cache of the first one. Its output
+    alone comes back: it is another one if the cache was changed in between.
+    """
+    parts = [slice(start, start + size) for start in range(0, len(tokens[0]), size)]
+    cache, rows, first = None, [], None
+    for i, part in enumerate([*parts, parts[1]] if again else parts):
+        # Where the second call is repeated, what was written into its arguments does not count.
+        new = [x[part].copy() if again else x[part] for x in tokens]
+        if i == 1:
+            first = cache
+        answer = _call(step, first if i == len(parts) else cache, new)
+        if answer is None:
+            return None
+        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+            return Unusable(f"the step has to {TWO_THINGS}.")
+        row, cache = _rows(answer[0]), answer[1]
+        if isinstance(row, Unusable):
+            return row
+        rows.append(row)
+    if len({row.shape[1:] for row in rows}) > 1:
+        shapes = ", ".join(str(row.shape) for row in rows)
+        return Unusable(f"the outputs have the shapes {shapes}: one row for each new token, (n, V), is expected.")
+    return rows[-1] if again else np.concatenate(rows)
+
+
+def _call(step, cache, new):
+    """One step. An error that comes from the first cache being None says so."""
+    try:
+        return step(cache, *new)
+    except (TypeError, AttributeError, ValueError) as error:
+        if cache is None and ("NoneType" in str(error) or "zero-dimensional" in str(error)):
+            raise type(error)(f"{error} ({NO_CACHE_YET})").with_traceback(error.__traceback__) from None
+        raise
+
+
+def _rows(output):
+    """The output as an array (n, V)."""
+    try:
+        output = plain(output)
+    except NotPlain:
+        output = None
+    if not isinstance(output, np.ndarray):
+        return Unusable(f"the first thing that comes back is no array of numbers; {TWO_THINGS}.")
+    return np.atleast_2d(output)
+
+
+# ------------------------------------------------------------------------------ steps, wrong and right
 
 
 def _attend(query, key, value, keep=True):
     return masked_softmax(query @ key.T / np.sqrt(query.shape[1]), keep) @ value
+
+
+def _causal(query, key, value):
+    """The newest tokens, each with all up to itself."""
+    return _attend(query, key, value, causal_mask(len(query), len(key)))
 
 
 def _joined(cache, key, value):
@@ -62,66 +124,140 @@ def _masked_by(mask: Callable) -> Callable:
     return step
 
 
+def _weighed_by(weigh: Callable) -> Callable:
+    """A step that appends, and then gets its weights from weigh(scaled scores, keep)."""
+
+    def step(cache, query, key, value):
+        keys, values = _joined(cache, key, value)
+        scores = query @ keys.T / np.sqrt(query.shape[1])
+        return weigh(scores, causal_mask(*scores.shape)) @ values, (keys, values)
+
+    return step
+
+
 def _attends_first(cache, query, key, value):
     """Looks at the old tokens alone, then appends."""
     old = (np.zeros((0, key.shape[1])), np.zeros((0, value.shape[1]))) if cache is None else cache
     return _attend(query, *old), _joined(cache, key, value)
 
 
+def _attends_first_but_once(cache, query, key, value):
+    """The same, with a first call that knows no better than to look at itself."""
+    return _causal(query, key, value) if cache is None else _attend(query, *cache), _joined(cache, key, value)
+
+
 def _forgets(cache, query, key, value):
-    return _attend(query, key, value, causal_mask(len(query), len(query))), (key, value)
+    return _causal(query, key, value), (key, value)
+
+
+def _remembers_one(cache, query, key, value):
+    return cache_chunk(cache, query, key, value)[0], (key, value)
 
 
 def _keeps_first(cache, query, key, value):
-    keys, values = _joined(cache, key, value)
-    return cache_chunk(cache, query, key, value)[0], (keys, values) if cache is None else cache
+    output, joined = cache_chunk(cache, query, key, value)
+    return output, joined if cache is None else cache
+
+
+def _keeps_twice(cache, query, key, value):
+    output, joined = cache_chunk(cache, query, key, value)
+    return output, _joined(joined, key, value)
 
 
 def _in_front(cache, query, key, value):
     """New tokens in front of the old ones, and the causal mask that belongs behind them."""
     if cache is not None:
         key, value = np.concatenate([key, cache[0]]), np.concatenate([value, cache[1]])
-    return _attend(query, key, value, causal_mask(len(query), len(key))), (key, value)
+    return _causal(query, key, value), (key, value)
+
+
+def _in_front_unmasked(cache, query, key, value):
+    """Right for one token: a sum does not ask for the order of its keys."""
+    keys, values = (key, value) if cache is None else _joined((key, value), *cache)
+    return _attend(query, keys, values), (keys, values)
 
 
 def _unscaled(cache, query, key, value):
-    return cache_chunk(cache, query * np.sqrt(query.shape[1]), key, value)[0], _joined(cache, key, value)
-
-
-def _scores_of_whole(cache, query, key, value):
-    """Divides by the number of keys' root, not by that of the width."""
     keys, values = _joined(cache, key, value)
-    scores = query @ keys.T / np.sqrt(len(keys))
-    return masked_softmax(scores, causal_mask(*scores.shape)) @ values, (keys, values)
+    return _causal(query * np.sqrt(query.shape[1]), keys, values), (keys, values)
+
+
+def _scaled_by_length(cache, query, key, value):
+    keys, values = _joined(cache, key, value)
+    return _causal(query * np.sqrt(query.shape[1] / len(keys)), keys, values), (keys, values)
+
+
+def _scaled_in_cache(cache, query, key, value):
+    """Keys are divided as they lie in the cache: old ones again at each step."""
+    keys, values = _joined(cache, key, value)
+    keys = keys / np.sqrt(query.shape[1])
+    return _causal(query * np.sqrt(query.shape[1]), keys, values), (keys, values)
 
 
 def _keys_for_values(cache, query, key, value):
     keys, values = _joined(cache, key, value)
-    wide = np.resize(keys, values.shape) if keys.shape != values.shape else keys
-    return _attend(query, keys, wide, causal_mask(len(query), len(keys))), (keys, values)
+    return _causal(query, keys, keys), (keys, values)
 
 
 def _swapped_cache(cache, query, key, value):
     """Keys and values change places in the cache at each step."""
-    out, (keys, values) = cache_chunk(cache, query, key, value)
-    return out, (values, keys)
+    keys, values = _joined(cache, key, value)
+    return _causal(query, keys, values), (values, keys)
 
 
 def _query_kept(cache, query, key, value):
     """The query stands in the cache in the place of the key."""
     keys, values = _joined(cache, query, value)
-    return _attend(query, keys, values, causal_mask(len(query), len(keys))), (keys, values)
+    return _causal(query, keys, values), (keys, values)
+
+
+def _all_rows(cache, query, key, value):
+    """Keeps the queries too, and computes everything anew."""
+    queries = query if cache is None else np.concatenate([cache[2], query])
+    keys, values = _joined(cache, key, value)
+    return _causal(queries, keys, values), (keys, values, queries)
+
+
+def _in_place(cache, query, key, value):
+    """Appends to the list that it was given."""
+    cache = [] if cache is None else cache
+    cache.append((key, value))
+    return _list_of_pairs(cache[:-1], query, key, value)[0], cache
 
 
 def _list_of_pairs(cache, query, key, value):
     cache = [*(cache or []), (key, value)]
     keys, values = (np.concatenate(part) for part in zip(*cache, strict=True))
-    return _attend(query, keys, values, causal_mask(len(query), len(keys))), cache
+    return _causal(query, keys, values), cache
 
 
 def _dictionary(cache, query, key, value):
     keys, values = _joined(None if cache is None else (cache["k"], cache["v"]), key, value)
-    return _attend(query, keys, values, causal_mask(len(query), len(keys))), {"k": keys, "v": values}
+    return _causal(query, keys, values), {"k": keys, "v": values}
+
+
+def _buffer(cache, query, key, value):
+    """Room for 16 tokens, made once, and how much of it is filled."""
+    keys, values, n = (np.zeros((16, key.shape[1])), np.zeros((16, value.shape[1])), 0) if cache is None else cache
+    keys[n : n + len(key)], values[n : n + len(key)] = key, value
+    n += len(key)
+    return _causal(query, keys[:n], values[:n]), (keys, values, n)
+
+
+def _token_by_token(cache, query, key, value):
+    rows = []
+    for t in range(len(query)):
+        output, cache = cache_step(cache, query[t : t + 1], key[t : t + 1], value[t : t + 1])
+        rows.append(output)
+    return np.concatenate(rows), cache
+
+
+def _by_loop(cache, query, key, value):
+    """Row by row, each with the keys that it may see."""
+    keys, values = _joined(cache, key, value)
+    old = len(keys) - len(query)
+    rows = [_attend(query[i : i + 1], keys[: old + i + 1], values[: old + i + 1]) for i in range(len(query))]
+    return np.concatenate(rows), (keys, values)
 
 
 def _in_torch(cache, query, key, value):
@@ -135,25 +271,52 @@ def _in_torch(cache, query, key, value):
     return out[0], (key, value)
 
 
-def _sequence(n: int, d: int, values) -> tuple:
-    values = np.asarray(values, float)
-    return wave(n, d, step=0.5, start=0.2), wave(n, d, step=0.9, start=0.1), values.reshape(n, -1)
-
-
 FORGETS = (
     "The new tokens are used. But the past is forgotten: join what is in the cache with the new key and value, attend "
     "to all of it, and return all of it, np.concatenate([cache[0], k])."
 )
+ONE_ONLY = (
+    "Old and new are joined, and attended to. But what you hand back is the new key and value alone: return all of it "
+    "as the cache, or the step after the next has forgotten."
+)
+CHANGES = (
+    "One call after the other, the outputs are right. But the step changes the cache that it was given: whoever goes "
+    "on from there a second time, with another word, finds the first one's tokens in it. Make a new one: "
+    "np.concatenate([cache[0], k]), or [*cache, (k, v)] for a list."
+)
+QUERY_KEPT = (
+    "The cache grows as it should. But the query went into it in the place of the key: a query is used once, keys are "
+    "kept."
+)
+KEPT_ONCE = (
+    "What comes first goes into the cache. But nothing after it does: return the joined keys and values each time."
+)
+SOFTMAX_AXIS = (
+    "The cache is right. But softmax runs over the queries: the shares of a query stand in its row, one for each key, "
+    "axis -1."
+)
+ADVICE = "Call your step in a cell of its own, first with the cache None, then with what it gave back, and print both."
+
+
+def _sequence(n: int, d: int, values) -> tuple:
+    """Queries and keys (n, d), and these values."""
+    values = np.asarray(values, float)
+    return wave(n, d, step=0.5, start=0.2), wave(n, d, step=0.9, start=0.1), values.reshape(n, -1)
+
 
 CACHE = Exercise(
     id="11.cache",
     signature="cache_step(cache, q, k, v)",
     solution=cache_step,
     drive=_one_by_one,
+    read=_read,
     probes=lambda: [
-        Probe(_sequence(4, 2, [1, 2, 4, 8]), "4 steps, width 2, values 1, 2, 4, 8"),
-        Probe((wave(5, 3), wave(5, 3, step=0.9, start=0.1), wave(5, 7)), "5 steps, width 3, values of width 7"),
-        Probe((wave(1, 3), wave(1, 3, step=0.9), wave(1, 2)), "one step alone"),
+        Probe((*_sequence(4, 2, [1, 2, 4, 8]), False), "4 tokens one by one, width 2, values 1, 2, 4, 8"),
+        Probe((*_sequence(5, 3, wave(5, 7)), False), "5 tokens one by one, width 3, values of width 7"),
+        Probe((*_sequence(4, 3, wave(4, 3, step=1.3)), False), "4 tokens, values as wide as keys"),
+        Probe((*_sequence(1, 3, wave(1, 2)), False), "one token alone"),
+        Probe((*_sequence(4, 2, [1, 2, 4, 8]), True),
+              "4 tokens, then the second one again, with the cache that the first one gave"),
     ],
     mistakes=(
         Mistake(
@@ -168,12 +331,21 @@ CACHE = Exercise(
             "Append first.",
             function=_attends_first,
         ),
-        Mistake("past_forgotten", FORGETS, function=_forgets),
         Mistake(
-            "kept_once",
-            "The first token goes into the cache. But later ones do not: return the joined keys and values each time.",
-            function=_keeps_first,
+            "attends_first_but_once",
+            "The first token is right, and the cache grows as it should. But after that you attend before the new "
+            "token is in it: a token sees itself too. Append first, then attend to all.",
+            function=_attends_first_but_once,
         ),
+        Mistake("past_forgotten", FORGETS, function=_forgets),
+        Mistake("remembers_one", ONE_ONLY, function=_remembers_one),
+        Mistake("kept_once", KEPT_ONCE, function=_keeps_first),
+        Mistake(
+            "kept_twice",
+            "The first token is right. But each one goes into the cache twice, and so counts twice: join once.",
+            function=_keeps_twice,
+        ),
+        Mistake("changes_cache", CHANGES, function=_in_place),
         Mistake(
             "no_scale",
             "The cache is right. But the scores are not divided by the square root of the width (lesson 03).",
@@ -183,26 +355,45 @@ CACHE = Exercise(
             "scaled_by_length",
             "The cache is right. But the scores are divided by the root of the number of keys: it is the width of the "
             "head, q.shape[-1].",
-            function=_scores_of_whole,
+            function=_scaled_by_length,
         ),
         Mistake(
-            "query_kept",
-            "The cache grows as it should. But the query went into it in the place of the key: queries are used once, "
-            "keys are kept.",
-            function=_query_kept,
+            "scaled_in_cache",
+            "The first token is right. But the keys in the cache are divided by the root of the width at every step, "
+            "the old ones again and again: divide the scores, and keep the keys as they came.",
+            function=_scaled_in_cache,
+        ),
+        Mistake("query_kept", QUERY_KEPT, function=_query_kept),
+        Mistake(
+            "keys_for_values",
+            "The weights are right. But they mix keys: multiply them with the joined values.",
+            function=_keys_for_values,
+        ),
+        Mistake(
+            "cache_swapped",
+            "The first token is right. But keys and values change places in the cache: you take out cache[0] as keys, "
+            "so put the keys in first.",
+            function=_swapped_cache,
+        ),
+        Mistake(
+            "all_rows",
+            "The last row is right. But the old ones come with it: the outputs of old tokens are known, and their "
+            "queries need not be kept. Return the new token's row, (1, V).",
+            function=_all_rows,
         ),
         Mistake(
             "no_softmax",
             "The cache is right. But the scores are used as they are: softmax makes shares of them.",
-            function=lambda cache, q, k, v: (
-                q @ _joined(cache, k, v)[0].T / np.sqrt(q.shape[1]) @ _joined(cache, k, v)[1], _joined(cache, k, v),
-            ),
+            function=_weighed_by(lambda scores, keep: scores),
         ),
+        Mistake("softmax_axis", SOFTMAX_AXIS, function=_weighed_by(lambda scores, keep: softmax(scores.T).T)),
     ),
     forms={
         "with a mask": cache_chunk,
         "a list of pairs": _list_of_pairs,
         "a dictionary": _dictionary,
+        "a buffer": _buffer,
+        "new ones in front": _in_front_unmasked,
         "torch tensors": _in_torch,
         "a list for the pair": lambda *args: list(cache_step(*args)),
         "a flat output": lambda *args: (cache_step(*args)[0][0], cache_step(*args)[1]),
@@ -214,61 +405,118 @@ CACHE = Exercise(
         "A single query at the end may see everything: softmax(q @ K.T / np.sqrt(q.shape[1])) @ V, no mask.",
     ),
     well_done="Each token goes through once, and the outputs are those of the whole text.",
+    advice=ADVICE,
 )  # fmt: skip
+
+
+MASK = "causal_mask(len(query), len(key))"
+WEIGHTS = "masked_softmax(attention_scores(query, key), keep)"
 
 CHUNK = Exercise(
     id="11.chunk",
     signature="cache_chunk(cache, q, k, v)",
     solution=cache_chunk,
     drive=_in_chunks,
+    read=_read,
     probes=lambda: [
-        Probe((wave(5, 2), wave(5, 2, step=0.9, start=0.1), np.array([[1.0], [2], [4], [8], [16]]), 3),
-              "5 tokens, chunks of 3 and 2"),
-        Probe((wave(7, 3), wave(7, 3, step=0.9, start=0.1), wave(7, 5, step=1.3), 2), "7 tokens, chunks of 2"),
-        Probe((wave(5, 3), wave(5, 3, step=0.9, start=0.1), wave(5, 2, step=1.3), 1), "5 tokens, one by one"),
-        Probe((wave(6, 3), wave(6, 3, step=0.9, start=0.1), wave(6, 2, step=1.3), 6), "6 tokens at once"),
+        Probe((*_sequence(5, 2, [1, 2, 4, 8, 16]), 3, False), "5 tokens, chunks of 3 and 2"),
+        Probe((*_sequence(7, 3, wave(7, 5, step=1.3)), 2, False), "7 tokens, chunks of 2, the last one shorter"),
+        Probe((*_sequence(5, 3, wave(5, 2, step=1.3)), 1, False), "5 tokens, one by one"),
+        Probe((*_sequence(6, 2, wave(6, 3, step=1.3)), 6, False), "6 tokens at once, no cache before them"),
+        Probe((*_sequence(7, 2, wave(7, 3, step=1.3)), 2, True),
+              "7 tokens in chunks of 2, then the second chunk again, with the cache that the first one gave"),
     ],
     mistakes=(
         Mistake(
             "upper_left_mask",
             "The first chunk is right. But behind a cache the triangle sits in the wrong corner: the queries are the "
             "LAST tokens. Shift it: key j <= query i + (S - n).",
-            "causal_mask(len(query), len(key))", "np.tril(np.ones((len(query), len(key)), bool))",
+            MASK, "np.tri(len(query), len(key), dtype=bool)",
         ),
         Mistake(
             "no_mask",
             "One by one it is right, and so is the last row of each chunk. But within a chunk the first tokens see "
             "those behind them: a mask is needed, with its triangle in the lower right corner.",
-            "causal_mask(len(query), len(key))", "True",
+            MASK, "True",
         ),
         Mistake(
             "not_itself",
             "The triangle is in the right corner. But it is one too narrow: a token sees itself too, j <= i + (S - n).",
-            "causal_mask(len(query), len(key))", "np.tri(len(query), len(key), len(key) - len(query) - 1, dtype=bool)",
+            MASK, "np.tri(len(query), len(key), len(key) - len(query) - 1, dtype=bool)",
         ),
         Mistake(
             "one_ahead",
             "The triangle is in the right corner. But it is one too wide: each token sees the next one.",
-            "causal_mask(len(query), len(key))", "np.tri(len(query), len(key), len(key) - len(query) + 1, dtype=bool)",
+            MASK, "np.tri(len(query), len(key), len(key) - len(query) + 1, dtype=bool)",
         ),
+        Mistake(
+            "shifted_back",
+            "The first chunk is right. But behind a cache the triangle is shifted the wrong way, to the left: it is "
+            "S - n, not n - S.",
+            MASK, "np.tri(len(query), len(key), len(query) - len(key), dtype=bool)",
+        ),
+        Mistake(
+            "mask_reversed",
+            "The diagonal is in the right place. But the mask shows the future and hides the past: keep is True for "
+            "j <= i + (S - n), the lower triangle.",
+            MASK, "np.triu(np.ones((len(query), len(key)), bool), len(key) - len(query))",
+        ),
+        Mistake(
+            "upper_triangle",
+            "One by one it is right. But in a chunk the mask is the upper triangle: each token sees the future, and "
+            "loses the past. keep is True for j <= i + (S - n).",
+            MASK, "np.triu(np.ones((len(query), len(key)), bool))",
+        ),
+        Mistake(
+            "polarity",
+            "The triangle is in the right place. But its meaning is turned round: keep is True where a token MAY look, "
+            "and yours hides just those keys.",
+            MASK, "~causal_mask(len(query), len(key))",
+        ),
+        Mistake(
+            "polarity_nan",
+            "The triangle is in the right place. But its meaning is turned round: -inf belongs where a token may NOT "
+            "look. (The last token is left with nothing, and 0 / 0 is NaN.)",
+            function=_weighed_by(lambda scores, keep: softmax(np.where(keep, -np.inf, scores))),
+        ),
+        Mistake(
+            "mask_added",
+            "The mask is right. But it is added to the scores as 0 and 1, which hides nothing: -inf where it is False.",
+            WEIGHTS, "softmax(attention_scores(query, key) + keep)",
+        ),
+        Mistake(
+            "masked_to_zero",
+            "The mask is right. But a score of 0 is not 'no attention': e^0 is 1. Use -inf where it is False.",
+            WEIGHTS, "softmax(attention_scores(query, key) * keep)",
+        ),
+        Mistake(
+            "masked_after_softmax",
+            "Zeros stand in the right places. But the weights no longer add up to 1: mask before softmax.",
+            WEIGHTS, "softmax(attention_scores(query, key)) * keep",
+        ),
+        Mistake("softmax_axis", SOFTMAX_AXIS, WEIGHTS, "masked_softmax(attention_scores(query, key).T, keep.T).T"),
         Mistake(
             "attends_first",
             "The old tokens may be seen. But the new ones see nothing of their own chunk, not even themselves: append "
             "first, then mask those that come later.",
             function=_attends_first,
         ),
+        Mistake(
+            "attends_first_but_once",
+            "The first chunk is right. But after that the new tokens see nothing of their own chunk, not even "
+            "themselves: append first, then mask those that come later.",
+            function=_attends_first_but_once,
+        ),
         Mistake("past_forgotten", FORGETS, function=_forgets),
+        Mistake("remembers_one", ONE_ONLY, function=_remembers_one),
+        Mistake("kept_once", KEPT_ONCE, function=_keeps_first),
+        Mistake("changes_cache", CHANGES, function=_in_place),
+        Mistake("query_kept", QUERY_KEPT, function=_query_kept),
         Mistake(
             "new_in_front",
             "Old and new are joined. But the new ones stand in front, and the mask takes the last keys for the newest: "
             "the old ones come first in np.concatenate.",
             function=_in_front,
-        ),
-        Mistake(
-            "mask_reversed",
-            "The triangle has the right size. But it shows the future and hides the past: keep is True for j <= i + "
-            "(S - n).",
-            "causal_mask(len(query), len(key))", "causal_mask(len(query), len(key))[::-1, ::-1]",
         ),
         Mistake(
             "no_scale",
@@ -278,10 +526,15 @@ CHUNK = Exercise(
     ),
     forms={
         "np.tril with a shift": _masked_by(lambda n, S: np.tril(np.ones((n, S), bool), S - n)),
+        "ones beside a triangle": _masked_by(lambda n, S: np.hstack([np.ones((n, S - n), bool), np.tri(n) > 0])),
+        "cut out of the whole": _masked_by(lambda n, S: np.tri(S, dtype=bool)[-n:]),
+        "-inf added": _weighed_by(lambda scores, keep: softmax(scores + np.where(keep, 0.0, -np.inf))),
         "a list of pairs": _list_of_pairs,
         "a dictionary": _dictionary,
+        "a buffer": _buffer,
         "torch tensors": _in_torch,
-        "token by token": lambda cache, q, k, v: _token_by_token(cache, q, k, v),
+        "token by token": _token_by_token,
+        "row by row": _by_loop,
     },
     hints=(
         "What may the first of the new tokens see? And the last one?",
@@ -289,18 +542,18 @@ CHUNK = Exercise(
         "keep = np.arange(S)[None, :] <= np.arange(n)[:, None] + S - n, that is lesson 04's causal mask.",
     ),
     well_done="In chunks as in one go. Keep that test: it finds wrong masks and wrong positions.",
+    advice=ADVICE,
 )  # fmt: skip
 
 
-def _token_by_token(cache, query, key, value):
-    rows = []
-    for t in range(len(query)):
-        out, cache = cache_step(cache, query[t : t + 1], key[t : t + 1], value[t : t + 1])
-        rows.append(out)
-    return np.concatenate(rows), cache
-
-
 # ------------------------------------------------------------------------------ shared heads
+
+
+def _tokens_mixed(k, n):
+    """Repeats the tokens, then cuts them into G·n heads: the right shape, and every head holds pieces."""
+    B, G, S, D = k.shape
+    return np.repeat(k, n, 2).reshape(B, G * n, S, D)
+
 
 GQA = Exercise(
     id="11.gqa",
@@ -317,7 +570,7 @@ GQA = Exercise(
         Mistake(
             "tiled",
             "Each head comes n times. But in the wrong order: neighbours share a key head, 0 0 1 1, and yours are "
-            "0 1 0 1. np.repeat along the head axis, not np.tile.",
+            "0 1 0 1, as np.tile makes them. np.repeat along the head axis.",
             function=lambda k, n: np.tile(k, (1, n, 1, 1)),
         ),
         Mistake(
@@ -339,6 +592,28 @@ GQA = Exercise(
             "tokens_tiled",
             "Everything comes n times. But the tokens were repeated, one copy behind the other: the head axis is 1.",
             function=lambda k, n: np.tile(k, (1, 1, n, 1)),
+        ),
+        Mistake(
+            "batch_tiled",
+            "Everything comes n times. But the batch was repeated, one copy behind the other: the head axis is 1.",
+            function=lambda k, n: np.tile(k, (n, 1, 1, 1)),
+        ),
+        Mistake(
+            "tokens_mixed",
+            "The shape is right. But a reshape cut the repeated tokens into heads, so that a head holds pieces of "
+            "tokens: repeat along axis 1, and no reshape is needed.",
+            function=_tokens_mixed,
+        ),
+        Mistake(
+            "n_in_all",
+            "Heads are repeated in the right order. But n is how often EACH key head comes, not how many heads there "
+            "are in the end.",
+            function=lambda k, n: np.repeat(k, n // k.shape[1], 1),
+        ),
+        Mistake(
+            "n_more",
+            "Heads are repeated in the right order. But once too often: n times in all, the head itself included.",
+            function=lambda k, n: np.repeat(k, n + 1, 1),
         ),
         Mistake(
             "first_head_only",
@@ -374,6 +649,10 @@ GQA = Exercise(
         ).reshape(k.shape[0], -1, *k.shape[2:]),
         "by index": lambda k, n: k[:, np.arange(k.shape[1] * n) // n],
         "a loop": lambda k, n: np.stack([k[:, h // n] for h in range(k.shape[1] * n)], axis=1),
+        "einsum": lambda k, n: np.einsum("bgsd,gh->bhsd", k, np.repeat(np.eye(k.shape[1]), n, 1)).astype(k.dtype),
+        "a product with ones": lambda k, n: (k[:, :, None] * np.ones((n, 1, 1), k.dtype)).reshape(
+            len(k), -1, *k.shape[2:]
+        ),
     },
     hints=(
         "Write down which key head query head 0, 1, 2, 3 reads, with G = 2 and n = 2.",
@@ -439,6 +718,21 @@ BYTES = Exercise(
             "megabytes",
             "All factors are in. But the result is in MiB, and bytes are asked for: do not divide.",
             "bytes_per_number\n", "bytes_per_number / 2**20\n",
+        ),
+        Mistake(
+            "decimal_gigabytes",
+            "All factors are in. But the result is in GB, and bytes are asked for: do not divide.",
+            "bytes_per_number\n", "bytes_per_number / 1e9\n",
+        ),
+        Mistake(
+            "always_two",
+            "Right for float16. But numbers may be longer or shorter: times bytes_per_number, not 2.",
+            "batch * bytes_per_number\n", "batch * 2\n",
+        ),
+        Mistake(
+            "always_four",
+            "Right for float32. But numbers may be shorter: times bytes_per_number, not 4.",
+            "batch * bytes_per_number\n", "batch * 4\n",
         ),
         Mistake(
             "tokens_squared",

@@ -4,7 +4,15 @@ import numpy as np
 
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import usual_forms, wave
-from mha_lesson.steps.long_context import features, linear_attention, merge, online_softmax, partial
+from mha_lesson.steps.long_context import (
+    features,
+    finite,
+    linear_attention,
+    linear_attention_chunked,
+    merge,
+    online_softmax,
+    partial,
+)
 from mha_lesson.steps.softmax import masked_softmax
 
 INF = np.inf
@@ -12,15 +20,14 @@ INF = np.inf
 # ------------------------------------------------------------------------------ one pass
 
 
-def _without_rest(scores, values, block):
-    whole = len(scores) // block * block
-    return online_softmax(scores[:whole], values[:whole], block)
+def _starts(scores, block):
+    return range(0, len(scores), block)
 
 
 def _averaged(scores, values, block):
     """The plain mean of the answers of the blocks."""
-    starts = range(0, len(scores), block)
-    return np.mean([_softmax(scores[i : i + block]) @ values[i : i + block] for i in starts], axis=0)
+    pieces = [slice(i, i + block) for i in _starts(scores, block)]
+    return np.mean([_softmax(scores[piece]) @ values[piece] for piece in pieces], axis=0)
 
 
 def _softmax(scores):
@@ -28,10 +35,60 @@ def _softmax(scores):
     return e / e.sum()
 
 
+def _starting_at_zero(scores, values, block):
+    """Small negative scores are fine; with none near 0, exp gives 0 for all of them."""
+    m, l, o = 0.0, 0.0, 0.0
+    for i in _starts(scores, block):
+        m_new = max(m, scores[i : i + block].max())
+        p = np.exp(scores[i : i + block] - m_new)
+        l = l * np.exp(m - m_new) + p.sum()
+        o = o * np.exp(m - m_new) + p @ values[i : i + block]
+        m = m_new
+    return o / l
+
+
+def _shrinking_upside_down(scores, values, block):
+    """Begins with the first block, and then grows what should shrink."""
+    m = scores[:block].max()
+    p = np.exp(scores[:block] - m)
+    l, o = p.sum(), p @ values[:block]
+    for i in range(block, len(scores), block):
+        m_new = max(m, scores[i : i + block].max())
+        p = np.exp(scores[i : i + block] - m_new)
+        l = l * np.exp(m_new - m) + p.sum()
+        o = o * np.exp(m_new - m) + p @ values[i : i + block]
+        m = m_new
+    return o / l
+
+
+def _divided_each_time(scores, values, block):
+    """Right as long as there is one block: then the answer so far is divided again."""
+    m, l, o = -INF, 0.0, 0.0
+    for i in _starts(scores, block):
+        m_new = max(m, scores[i : i + block].max())
+        if m_new == -INF:
+            continue
+        p = np.exp(scores[i : i + block] - m_new)
+        l = l * np.exp(m - m_new) + p.sum()
+        o = (o * np.exp(m - m_new) + p @ values[i : i + block]) / l
+        m = m_new
+    return o
+
+
+def _in_two_passes(scores, values, block):
+    """Right: the maximum first, then the sums. The values do not tell the number of passes."""
+    m = max(scores[i : i + block].max() for i in _starts(scores, block))
+    if m == -INF:
+        return 0.0
+    p = [np.exp(scores[i : i + block] - m) for i in _starts(scores, block)]
+    o = sum(x @ values[i : i + block] for x, i in zip(p, _starts(scores, block), strict=True))
+    return o / sum(x.sum() for x in p)
+
+
 def _log_sum_exp(scores, values, block):
     """Right: keeps the log of the sum and the answer so far, instead of m, l, o."""
     lse, answer = -INF, 0.0
-    for i in range(0, len(scores), block):
+    for i in _starts(scores, block):
         s, v = scores[i : i + block], values[i : i + block]
         if s.max() == -INF:
             continue
@@ -40,6 +97,19 @@ def _log_sum_exp(scores, values, block):
         lse = new
     return answer
 
+
+def _merged(scores, values, block):
+    so_far = partial(scores[:block], values[:block, None])
+    for i in range(block, len(scores), block):
+        so_far = merge(*so_far, *partial(scores[i : i + block], values[i : i + block, None]))
+    _, l, o = so_far
+    return o[0] / l if l > 0 else 0.0
+
+
+NOTHING_ALLOWED = (
+    "Where one score is allowed all is right. But if all of them are -inf, nothing was added up, and 0 / 0 is no "
+    "answer: return 0, as everywhere in this course."
+)
 
 ONLINE = Exercise(
     id="12.online",
@@ -51,9 +121,13 @@ ONLINE = Exercise(
         Probe((np.array([0, 1, 3, 2.7, 3.3]), np.array([1.0, 2, 100, 200, 1000]), 2), "one in the last block"),
         Probe((np.array([1, -INF, -INF, -INF, 2]), np.array([5.0, 6, 7, 8, 9]), 2), "a whole block is -inf"),
         Probe((np.array([-INF, -INF, 0.5, 1]), np.array([5.0, 6, 7, 8]), 2), "the first block is -inf"),
+        Probe((np.array([0.5, 1, 2, -1, -INF, -INF]), np.arange(3.0, 9), 2), "the last block is -inf"),
         Probe((np.array([1000.0, 1001, 1003]), np.array([1.0, 2, 4]), 1), "scores around 1000"),
         Probe((np.array([900.0, 0.0, 899]), np.array([1.0, 2, 4]), 1), "scores that fall by 900"),
         Probe((np.array([-1000.0, -1001, -1003]), np.array([1.0, 2, 4]), 2), "scores around -1000"),
+        Probe((wave(7, size=3, dtype=np.float32), wave(7, step=1.1, dtype=np.float32), 3), "7 scores, float32"),
+        Probe((np.full(3, -INF), np.array([1.0, 2, 4]), 2), "all scores are -inf",
+              "If no score is allowed, the answer is 0."),
     ],
     mistakes=(
         Mistake(
@@ -75,7 +149,19 @@ ONLINE = Exercise(
         Mistake(
             "shrink_upside_down",
             "Both sums are corrected. But the wrong way round: the factor is exp(old - new), at most 1.",
+            function=_shrinking_upside_down,
+        ),
+        Mistake(
+            "infinite_factor",
+            "Three numbers are kept. But the first maximum is -inf, and in one exponent it stands on the wrong side: "
+            "exp(inf) is inf. Old sums shrink by exp(m - m_new), and a new block is measured as exp(s - m_new).",
             "np.exp(m - m_new)", "np.exp(m_new - m)",
+        ),
+        Mistake(
+            "shrink_by_block",
+            "Both sums shrink when a block has a larger maximum. But they also grow when it has a smaller one: the "
+            "factor is exp(old - new) with new = max(old, the block's).",
+            "np.exp(m - m_new)", "np.exp(m - s.max())",
         ),
         Mistake(
             "averaged",
@@ -87,7 +173,23 @@ ONLINE = Exercise(
             "rest_dropped",
             "Full blocks are right. But the tail of the sequence is missing: len(s) // block leaves out a partial "
             "block. range(0, len(s), block) does not.",
-            function=_without_rest,
+            "range(0, len(scores), block)", "range(0, len(scores) // block * block, block)",
+        ),
+        Mistake(
+            "last_block_only",
+            "The last block is right. But what was summed before it is thrown away: add to l and o, do not replace "
+            "them.",
+            "l = l * shrink + p.sum()\n        o = o * shrink + p @ v", "l = p.sum()\n        o = p @ v",
+        ),
+        Mistake(
+            "l_replaced",
+            "The sum of values is right. But l holds the last block alone: l = l * shrink + p.sum().",
+            "l * shrink + p.sum()", "p.sum()",
+        ),
+        Mistake(
+            "o_replaced",
+            "The sum of exponentials is right. But o holds the last block alone: o = o * shrink + p @ v.",
+            "o * shrink + p @ v", "p @ v",
         ),
         Mistake(
             "no_maximum",
@@ -95,57 +197,88 @@ ONLINE = Exercise(
             function=lambda s, v, block: np.exp(s) @ v / np.exp(s).sum(),
         ),
         Mistake(
+            "no_maximum_guarded",
+            "Small scores come out right, and so do those of which all are -inf. But exp(1000) overflows, and "
+            "exp(-1000) is 0: subtract the maximum so far.",
+            "np.maximum(m, s.max())", "0.0",
+        ),
+        Mistake(
             "starts_at_zero",
             "Where scores reach above 0 all is right. But the maximum starts at 0 and stays there if they do not: "
             "exp(-1000) is 0, and 0 / 0 is NaN. Start at -inf.",
+            function=_starting_at_zero,
+        ),
+        Mistake(
+            "starts_at_zero_guarded",
+            "Where scores reach above 0 all is right. But the maximum starts at 0 and stays there if they do not: "
+            "exp(-1000) is 0, and it looks as if nothing were allowed. Start at -inf.",
             "m, l, o = -np.inf", "m, l, o = 0.0",
         ),
         Mistake(
-            "empty_block",
+            "minus_infinity",
             "Rising and falling scores are right. But while everything so far is -inf, exp(-inf - (-inf)) is NaN: skip "
             "such a block.",
             "if m_new == -np.inf:", "if False:",
         ),
         Mistake(
+            "stops_at_empty_block",
+            "Rising and falling scores are right. But where nothing is allowed yet you leave the loop: later blocks "
+            "may hold something. `continue`, not `break`.",
+            "continue", "break",
+        ),
+        Mistake("nothing_allowed", NOTHING_ALLOWED, "if l == 0:", "if False:"),
+        Mistake(
+            "nothing_allowed_nan",
+            NOTHING_ALLOWED,
+            function=lambda s, v, block: _softmax(s) @ v,
+        ),
+        Mistake(
             "maximum_of_block",
-            "The sums shrink. But the maximum must not fall: the new one is the larger of the old one and the block's, "
-            "max(m, s.max()).",
-            "max(m, s.max())", "s.max()",
+            "The sums are corrected. But the maximum must not fall: the new one is the larger of the old one and the "
+            "block's, max(m, s.max()). Otherwise exp(old - new) overflows.",
+            "np.maximum(m, s.max())", "s.max()",
+        ),
+        Mistake(
+            "own_maximum",
+            "The old sums shrink as they should. But the new block is measured against its own maximum, not against "
+            "the common one: p = exp(s - m_new).",
+            "np.exp(s - m_new)", "np.exp(s - s.max())",
         ),
         Mistake(
             "maximum_not_kept",
             "The last block is right. But it is all that counts: m stays -inf, so what came before shrinks to 0. "
-            "m = m_new at the end of the loop; and the sums are added to, not replaced.",
+            "m = m_new at the end of the loop.",
             "        m = m_new\n", "",
         ),
         Mistake(
             "not_divided",
             "Both sums are right. But o is a sum with weights that add up to l: divide, o / l.",
-            "return o / l if", "return o if",
+            "return o / l", "return o",
+        ),
+        Mistake(
+            "divided_each_time",
+            "With one block it is right. But o is divided in each of them, and then again: keep the plain sum, and "
+            "divide once, at the end.",
+            function=_divided_each_time,
         ),
     ),
     forms={
         "softmax of the whole": lambda s, v, block: masked_softmax(s, True) @ v,
         "log-sum-exp": _log_sum_exp,
-        "by merging": lambda s, v, block: _merged(s, v, block),
+        "in two passes": _in_two_passes,
+        "by merging": _merged,
+        "one score at a time": lambda s, v, block: online_softmax(s, v, 1),
         **usual_forms(online_softmax),
     },
     hints=(
         "Keep three numbers: the maximum so far, the sum of exp(s - maximum), and the sum of exp(s - maximum) · v.",
         "A new block: m_new = max(m, s.max()). What was summed against m must be multiplied by exp(m - m_new).",
         "A block that is all -inf adds nothing: skip it while m_new is -inf, or exp(-inf + inf) is NaN.",
-        "l = l * exp(m - m_new) + p.sum(), o = o * exp(m - m_new) + p @ v with p = exp(s - m_new). At the end o / l.",
+        "l = l * exp(m - m_new) + p.sum(), o = o * exp(m - m_new) + p @ v with p = exp(s - m_new). At the end o / l, "
+        "and 0 if l is 0.",
     ),
     well_done="One pass, any block, exact. This is the heart of FlashAttention.",
 )  # fmt: skip
-
-
-def _merged(scores, values, block):
-    so_far = partial(scores[:block], values[:block, None])
-    for i in range(block, len(scores), block):
-        so_far = merge(*so_far, *partial(scores[i : i + block], values[i : i + block, None]))
-    _, l, o = so_far
-    return (o / l)[0]
 
 
 # ------------------------------------------------------------------------------ merge
@@ -155,14 +288,42 @@ def _parts(first, second, values1, values2) -> tuple:
     return (*partial(np.array(first, float), values1), *partial(np.array(second, float), values2))
 
 
+def _by_row(m1, l1, o1, m2, l2, o2):
+    """Right: one query after the other, with Python's own numbers."""
+    rows = []
+    for i in range(len(m1)):
+        m = max(m1[i], m2[i])
+        a = np.exp(m1[i] - m) if l1[i] else 0.0
+        b = np.exp(m2[i] - m) if l2[i] else 0.0
+        rows.append((m, a * l1[i] + b * l2[i], a * o1[i] + b * o2[i]))
+    return tuple(np.array(x) for x in zip(*rows, strict=True))
+
+
+def _stacked(m1, l1, o1, m2, l2, o2):
+    """Right: all parts on one axis, which is then summed away. As many parts as one likes."""
+    ms, ls, os = np.stack([m1, m2]), np.stack([l1, l2]), np.stack([o1, o2])
+    m = ms.max(0)
+    shrink = np.where(ls > 0, np.exp(ms - m), 0)
+    return m, (shrink * ls).sum(0), np.einsum("pl,plv->lv", shrink, os)
+
+
+SHRINKS = "np.exp(m1 - highest), np.exp(m2 - highest)"
+SUM_OF_O = "o1 * shrink1[..., None] + o2 * shrink2[..., None]"
+DIVIDED = (
+    "m and l are right. But o is divided already: the parts hold sums, and so must their merger, to be merged again."
+)
+
 MERGE = Exercise(
     id="12.merge",
     signature="merge(m1, l1, o1, m2, l2, o2)",
     solution=merge,
+    helpers=(finite,),
     probes=lambda: [
         Probe(_parts([[0, 1], [3, 1]], [[2, 2.5, 1], [0, 0.5, 1]], wave(2, 3), wave(3, 3, step=1.1)),
               "two queries: the larger maximum in the second part, and in the first"),
         Probe(_parts([[700.0, 701]] * 2, [[-300.0], [705]], wave(2, 2), wave(1, 2)), "maxima far apart"),
+        Probe(_parts([[-800.0], [0]], [[300], [-900]], wave(1, 3), wave(1, 3, start=1.0)),
+              "one part counts for nothing"),
         Probe(_parts([[-INF, -INF], [1, 0]], [[1, 2], [-INF, -INF]], wave(2, 2), wave(2, 2, start=1.0)),
               "one part holds nothing"),
         Probe(_parts([[-INF], [1]], [[-INF], [2]], wave(1, 2), wave(1, 2, start=1.0)),
@@ -178,29 +339,34 @@ MERGE = Exercise(
         Mistake(
             "only_l",
             "m and l are right. But o is measured against the same maximum: it must shrink too.",
-            "o = o1 * shrink1[..., None] + o2 * shrink2[..., None]", "o = o1 + o2",
+            SUM_OF_O, "o1 + o2",
         ),
         Mistake(
             "only_o",
             "m and o are right. But l is measured against the same maximum: it must shrink too.",
-            "l = l1 * shrink1 + l2 * shrink2", "l = l1 + l2",
+            "l1 * shrink1 + l2 * shrink2", "l1 + l2",
         ),
         Mistake(
             "second_not_shrunk",
             "The first part shrinks. But the second may be the smaller one: both are multiplied, the one with the "
             "larger maximum by exp(0) = 1.",
-            function=lambda m1, l1, o1, m2, l2, o2: _shrunk(m1, l1, o1, m2, l2, o2, first=True, second=False),
+            SHRINKS, "np.exp(m1 - highest), np.ones_like(m2)",
         ),
         Mistake(
             "first_not_shrunk",
             "The second part shrinks. But the first may be the smaller one: both are multiplied, the one with the "
             "larger maximum by exp(0) = 1.",
-            function=lambda m1, l1, o1, m2, l2, o2: _shrunk(m1, l1, o1, m2, l2, o2, first=False, second=True),
+            SHRINKS, "np.ones_like(m1), np.exp(m2 - highest)",
+        ),
+        Mistake(
+            "crossed",
+            "Both factors are right. But each multiplies the other's sums: exp(m1 - m) belongs to l1 and o1.",
+            SHRINKS, "np.exp(m2 - highest), np.exp(m1 - highest)",
         ),
         Mistake(
             "upside_down",
             "Both are corrected. But the wrong way round: exp(its m - the larger m) is at most 1.",
-            "np.exp(m1 - highest), np.exp(m2 - highest)", "np.exp(highest - m1), np.exp(highest - m2)",
+            SHRINKS, "np.exp(highest - m1), np.exp(highest - m2)",
         ),
         Mistake(
             "smaller_maximum",
@@ -209,16 +375,36 @@ MERGE = Exercise(
             "np.maximum(m1, m2)", "np.minimum(m1, m2)",
         ),
         Mistake(
+            "first_maximum",
+            "The sums fit together: both are measured against the first part's maximum. But where the second one is "
+            "much larger, or the first part is empty, exp(m2 - m1) overflows: measure against the larger.",
+            "np.maximum(m1, m2)", "m1",
+        ),
+        Mistake(
+            "one_maximum_for_all",
+            "The sums fit together. But the largest score of ALL queries was taken: each query has its own maximum, "
+            "np.maximum(m1, m2).",
+            "np.maximum(m1, m2)", "np.maximum(m1, m2).max() + 0 * l1",
+        ),
+        Mistake(
             "nan_when_empty",
             "Where there is something all is right. But if both parts are empty, -inf - (-inf) is NaN: replace a "
             "maximum of -inf by 0 before you subtract it.",
-            "highest = _finite(m)", "highest = m",
+            "highest = finite(m)", "highest = m",
         ),
         Mistake(
-            "divided",
-            "m and l are right. But o is divided already: the parts hold sums, and so must their merger, to be merged "
-            "again.",
-            "return m, l, o", "return m, l, o / np.where(l == 0, 1, l)[..., None]",
+            "empty_maximum",
+            "Where there is something all is right. But if both parts are empty, their maximum is -inf, and you return "
+            "0: that is only for the subtraction.",
+            "return m, l, o", "return highest, l, o",
+        ),
+        Mistake("divided", DIVIDED, "return m, l, o", "return m, l, o / l[..., None]"),
+        Mistake("divided_guarded", DIVIDED, "return m, l, o", "return m, l, o / np.where(l == 0, 1, l)[..., None]"),
+        Mistake(
+            "answer_alone",
+            "The answer itself is right. But m and l are needed beside it, to merge again: return m, l, o, and o not "
+            "divided.",
+            "return m, l, o", "return o / l[..., None]",
         ),
         Mistake(
             "averaged",
@@ -228,16 +414,24 @@ MERGE = Exercise(
         Mistake(
             "maximum_of_first",
             "The sums are right for a common maximum. But the m that you return is the first one's: return the larger.",
-            "return m, l, o", "return m1 + 0 * m2 if np.isfinite(m2).all() else m1, l, o",
+            "return m, l, o", "return m1, l, o",
         ),
         Mistake(
             "maxima_added",
             "The sums are right. But the maximum of both is the larger one, not their sum.",
             "return m, l, o", "return m1 + m2, l, o",
         ),
+        Mistake(
+            "no_new_axis",
+            "m and l are right. But the factors (L,) multiply the columns of o (L, V), or do not fit: a query is a "
+            "row. Give them an axis, shrink[..., None].",
+            SUM_OF_O, "o1 * shrink1 + o2 * shrink2",
+        ),
     ),
     forms={
-        "multiplied where it is seen": lambda m1, l1, o1, m2, l2, o2: _shrunk(m1, l1, o1, m2, l2, o2, True, True),
+        "row by row": _by_row,
+        "stacked": _stacked,
+        "the second one first": lambda m1, l1, o1, m2, l2, o2: merge(m2, l2, o2, m1, l1, o1),
         **usual_forms(merge),
     },
     hints=(
@@ -250,23 +444,13 @@ MERGE = Exercise(
 )  # fmt: skip
 
 
-def _shrunk(m1, l1, o1, m2, l2, o2, first: bool, second: bool):
-    """Merged, with one of the parts not brought to the common maximum, or neither, or both."""
-    m = np.maximum(m1, m2)
-    highest = np.where(np.isneginf(m), 0, m)
-    a = np.where(l1 > 0, np.exp(m1 - highest) if first else 1.0, 0.0)
-    b = np.where(l2 > 0, np.exp(m2 - highest) if second else 1.0, 0.0)
-    return m, l1 * a + l2 * b, o1 * a[..., None] + o2 * b[..., None]
-
-
 # ------------------------------------------------------------------------------ linear attention
 
 
-def _weighed(query, key, value, weigh, keep=np.tril, divide=True):
+def _weighed(query, key, value, weigh, keep=np.tril):
     """By the whole table: weights weigh(query, key), of which `keep` leaves some."""
     weights = keep(weigh(query, key))
-    mix = weights @ value
-    return mix / weights.sum(axis=1, keepdims=True) if divide else mix
+    return weights @ value / weights.sum(axis=1, keepdims=True)
 
 
 def _phi(query, key):
@@ -285,6 +469,26 @@ def _cumulated(query, key, value):
     return np.einsum("ld,ldv->lv", query, states) / np.einsum("ld,ld->l", query, totals)[:, None]
 
 
+def _with_ones(query, key, value, more=0.0):
+    """Right: the denominator is a column of the state, for values that are all 1."""
+    weights = np.tril(_phi(query, key))
+    mix = weights @ np.hstack([value, np.ones((len(value), 1))])
+    return mix[:, :-1] / (mix[:, -1:] + more)
+
+
+def _earlier(query, key, value, first):
+    """Each token reads the state before its own key and value are in it; `first` is what the first one gets."""
+    return np.concatenate([np.full((1, value.shape[1]), first), _weighed(query[1:], key[:-1], value[:-1], _phi)])
+
+
+def _state_transposed(query, key, value):
+    """v k^T in place of k v^T: fits only if keys and values have the same width."""
+    query, key = features(query), features(key)
+    states = np.cumsum(value[:, :, None] * key[:, None, :], axis=0)  # (L, V, D)
+    totals = np.cumsum(key, axis=0)  # (L, D)
+    return np.stack([q @ s / (q @ z) for q, s, z in zip(query, states, totals, strict=True)])
+
+
 LINEAR = Exercise(
     id="12.linear",
     signature="linear(q, k, v)",
@@ -294,6 +498,8 @@ LINEAR = Exercise(
         Probe((wave(5, 3), wave(5, 3, step=0.9, start=0.1), wave(5, 2, step=1.3)), "5 tokens, values of width 2"),
         Probe((wave(7, 2, size=2.0), wave(7, 2, step=1.7, size=2.0), wave(7, 5)), "7 tokens, values of width 5"),
         Probe((wave(4, 3), wave(4, 3, step=0.9, start=0.1), wave(4, 3, step=1.3)), "values as wide as keys"),
+        Probe((wave(5, 3, dtype=np.float32), wave(5, 3, step=1.7, dtype=np.float32), wave(5, 2, dtype=np.float32)),
+              "5 tokens, float32"),
     ],
     mistakes=(
         Mistake(
@@ -305,25 +511,61 @@ LINEAR = Exercise(
         Mistake(
             "not_itself",
             "The state runs along. But you read it before the token's own key and value are in: a token sees itself "
-            "too. Add first, then read.",
-            function=lambda q, k, v: np.concatenate(
-                [v[:1] * np.nan, _weighed(q[1:], k[:-1], v[:-1], _phi)]
-            ),
+            "too (the first one sees nothing, and 0 / 0 is NaN). Add first, then read.",
+            function=lambda q, k, v: _earlier(q, k, v, np.nan),
+        ),
+        Mistake(
+            "not_itself_guarded",
+            "The state runs along. But you read it before the token's own key and value are in: a token sees itself "
+            "too, and the first one need not get 0. Add first, then read.",
+            function=lambda q, k, v: _earlier(q, k, v, 0.0),
         ),
         Mistake(
             "total_of_all",
             "The state runs along. But the denominator is the sum over all keys: it runs along too, z_t.",
-            function=lambda q, k, v: _weighed(q, k, v, _phi, divide=False) / _phi(q, k).sum(1, keepdims=True),
+            "total += key[t]", "total = key.sum(0)",
+        ),
+        Mistake(
+            "state_of_all",
+            "The denominator runs along. But the state holds the whole text from the start: it runs along too, S_t.",
+            "state += np.outer(key[t], value[t])", "state = key.T @ value",
+        ),
+        Mistake(
+            "total_of_last",
+            "The state adds up. But the denominator is that of the last key alone: total += phi(k_t).",
+            "total += key[t]", "total = key[t]",
+        ),
+        Mistake(
+            "state_of_last",
+            "The denominator adds up. But the state holds the last token alone: state += np.outer(...).",
+            "state += np.outer(key[t], value[t])", "state = np.outer(key[t], value[t])",
+        ),
+        Mistake(
+            "state_transposed",
+            "Sums and features are right. But the state is v k^T: it fits only where keys and values have the same "
+            "width, and mixes them. np.outer(phi(k_t), v_t), (D, V).",
+            function=_state_transposed,
         ),
         Mistake(
             "not_divided",
             "The numerator is right. But the weights do not add up to 1 by themselves: divide by phi(q) · z.",
-            " / (query[t] @ total)", "",
+            " / max(query[t] @ total, TINY)", "",
         ),
         Mistake(
             "divided_by_count",
             "The numerator is right. But the weights add up to phi(q) · z, not to the number of tokens.",
-            " / (query[t] @ total)", " / (t + 1)",
+            " / max(query[t] @ total, TINY)", " / (t + 1)",
+        ),
+        Mistake(
+            "divided_by_keys",
+            "The numerator is right. But the denominator is the sum of the keys' features alone: the query's belong "
+            "to it, phi(q) · z.",
+            "query[t] @ total", "total.sum()",
+        ),
+        Mistake(
+            "values_too",
+            "The sums run along. But phi is for queries and keys, which make the weights: values go in as they are.",
+            "value[t])", "features(value[t]))",
         ),
         Mistake(
             "softmax",
@@ -332,20 +574,26 @@ LINEAR = Exercise(
             function=lambda q, k, v: _weighed(q, k, v, lambda q, k: np.exp(q @ k.T / np.sqrt(q.shape[1]))),
         ),
         Mistake(
+            "softmax_unscaled",
+            "This is causal attention with exp(q · k). But linear attention is asked for: phi(q) · phi(k) in its "
+            "place, so that a running sum is enough.",
+            function=lambda q, k, v: _weighed(q, k, v, lambda q, k: np.exp(q @ k.T)),
+        ),
+        Mistake(
             "no_features",
             "The sums run along. But q and k went in as they are: products may be negative, and the denominator may "
             "vanish. phi(x) = x + 1 for x > 0, exp(x) otherwise, for both.",
-            "features(query), features(key)", "query, key",
+            function=lambda q, k, v: _weighed(q, k, v, lambda q, k: q @ k.T),
         ),
         Mistake(
             "features_of_keys_only",
             "The keys have their features. But the query needs them too: phi(q).",
-            "features(query), features(key)", "query, features(key)",
+            function=lambda q, k, v: _weighed(q, k, v, lambda q, k: q @ features(k).T),
         ),
         Mistake(
             "features_of_queries_only",
             "The queries have their features. But the keys need them too: phi(k).",
-            "features(query), features(key)", "features(query), key",
+            function=lambda q, k, v: _weighed(q, k, v, lambda q, k: features(q) @ k.T),
         ),
         Mistake(
             "relu",
@@ -374,6 +622,12 @@ LINEAR = Exercise(
             function=_with_features(np.exp),
         ),
         Mistake(
+            "softmax_of_width",
+            "Features are positive, good. But you took a softmax over the width; phi looks at each number by itself, "
+            "x + 1 above 0 and exp(x) below.",
+            function=_with_features(lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)),
+        ),
+        Mistake(
             "scaled",
             "The sums run along. But there is no 1 / sqrt(D) here: without an exponential nothing saturates, and phi "
             "is not linear, so it changes the result.",
@@ -393,6 +647,9 @@ LINEAR = Exercise(
     forms={
         "the table": lambda q, k, v: _weighed(q, k, v, _phi),
         "cumulated": _cumulated,
+        "in chunks": lambda q, k, v: linear_attention_chunked(q, k, v, 2),
+        "a column of ones": lambda q, k, v: _with_ones(q, k, v),
+        "a tiny number in the denominator": lambda q, k, v: _with_ones(q, k, v, 1e-8),
         **usual_forms(linear_attention),
     },
     hints=(

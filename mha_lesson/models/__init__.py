@@ -6,6 +6,7 @@
     parts.py          the transformer block around the course's layer; tools that look inside
     training.py       one training loop for all tasks below; trained weights kept and loaded
     induction.py      two layers of attention alone learn to copy        (made-up sequences)
+    recall.py         the value beside a key, by full, windowed, linear attention (made-up sequences)
     char_lm.py        a language model, letter by letter                 (Moby Dick)
     translation.py    an encoder and a decoder: spelling to sound, and dates of many languages
     classifier.py     one class for a sequence: pictures of digits, and spoken digits
@@ -26,6 +27,7 @@ _HOME = {
     "digits": "classifier.Digits",
     "speech": "classifier.Speech",
     "bikes": "series.Bikes",
+    "recall": "recall.Recall",
 }
 
 TASK_NAMES = tuple(_HOME)

@@ -9,6 +9,7 @@
     q        (B, H, L, D)       H = num_heads               D = E / H, the width of one head
     k, v     (B, G, S, D)       G = num_kv_heads            G = H unless heads share (GQA, MQA)
     keep     (L, S) or (B, 1 or H, L, S)                    boolean, True = may attend
+    lengths  (B,)                                           real tokens of each, with a cache
     weights  (B, H, L, S)       each head's own, never averaged
     context  (B, H, L, D)       what each head found
 
@@ -24,6 +25,9 @@ Four linear maps hold the weights, and their names are those of the state_dict:
 each with its `.bias`. One wide matrix for Q, K and V saves nothing measurable on a CPU, and three
 serve self- and cross-attention, kdim, vdim and shared heads alike.
 
+For serving: `rotary_base` turns Q and K by their positions (rotary.py), and with a cache (cache.py)
+only the new tokens go through; K and V of those before wait there.
+
 Sources: Vaswani et al. 2017, equation 1 and section 3.2.2; Dao et al. 2022 (FlashAttention), the
 middle; Shazeer 2019 (one key/value head, MQA) and Ainslie et al. 2023 (some of them, GQA).
 """
@@ -37,6 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_lesson.attention import MultiHeadAttention as NumpyMultiHeadAttention
+from mha_lesson.pytorch.rotary import check_width, cos_and_sin, turn
 
 # ------------------------------------------------------------------------------ masks
 
@@ -197,10 +202,12 @@ class MultiHeadAttention(nn.Module):
         mha = MultiHeadAttention(d_model=768, num_heads=12)
         output = mha(x, causal=True)                                # self-attention
         output, weights = mha(x, memory, keep=keep, need_weights=True)
+        output = mha(next_token, cache=cache)                       # one more token (lesson 11)
 
     num_kv_heads: None = num_heads; fewer are shared by neighbouring query heads (GQA); 1 is MQA.
     kdim, vdim: widths of key and value, if they are not d_model. bias: on all four maps.
     dropout: share of the weights that training sets to 0; in evaluation nothing is dropped.
+    rotary_base: None, or the base of rotary positions (models use 10000); self-attention only.
     """
 
     def __init__(
@@ -213,6 +220,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         kdim: int | None = None,
         vdim: int | None = None,
+        rotary_base: float | None = None,
         device=None,
         dtype=None,
     ):
@@ -221,6 +229,7 @@ class MultiHeadAttention(nn.Module):
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kdim = d_model if kdim is None else kdim
         self.vdim = d_model if vdim is None else vdim
+        self.rotary_base = rotary_base
         self._check_sizes()
         kv_width = d_model // num_heads * self.num_kv_heads  # G·D
         options = {"bias": bias, "device": device, "dtype": dtype}
@@ -249,12 +258,18 @@ class MultiHeadAttention(nn.Module):
         keep: Bool[Tensor, "..."] | None = None,
         causal: bool = False,
         need_weights: bool = False,
+        cache=None,
+        lengths=None,
     ) -> Float[Tensor, "*B L E"] | tuple[Float[Tensor, "*B L E"], Float[Tensor, "*B H L S"]]:
         """The output; with need_weights (output, weights), the weights of each head, (B, H, L, S).
 
         key defaults to query and value to key. Batch first, or (L, E) without a batch.
         keep: boolean, True = may attend: (L, S), or (B, 1 or H, L, S); without a batch (1 or H, L, S).
         causal: no look ahead; the last query sees all keys. With keep, both must allow.
+        cache: a KVCache (cache.py). query holds new tokens alone; they see those in the cache and
+        themselves, always causally, and are kept there. Weights: one column for each position so far.
+        lengths: with a cache, how many of the new tokens of each sequence are real, (B,); padding
+        on the right is neither seen nor kept, and its output is the output bias alone.
 
         A query that may attend to nothing gets weights 0 and the output bias alone.
         The weights are those before dropout: shares that add up to 1 (pytorch/pytorch#42929).
@@ -263,6 +278,11 @@ class MultiHeadAttention(nn.Module):
         CPU, uncompiled. A NaN in a query stays in its row, and spoils gradients: in self-attention
         padding is a query, too, so fill it with zeros.
         """
+        if cache is not None:
+            self._check_serving(query, key, value, keep, cache)
+            return self._serve(query, cache, lengths, need_weights)
+        if lengths is not None:
+            raise ValueError("lengths: came without a cache. Without one, hide the padding with keep.")
         key, value = self._fill_in(query, key, value)
         self._check_inputs(query, key, value)
         shape = (*query.shape[:-1], key.shape[-2])  # (*B, L, S)
@@ -282,9 +302,33 @@ class MultiHeadAttention(nn.Module):
         q = split_heads(self.q_proj(query), self.num_heads)  # (B, H, L, D)
         k = split_heads(self.k_proj(key), self.num_kv_heads)  # (B, G, S, D)
         v = split_heads(self.v_proj(value), self.num_kv_heads)  # (B, G, S, D)
+        q, k = self._turned(q, k)
         context = attention(q, k, v, keep, causal, self.dropout if self.training else 0.0)  # (B, H, L, D)
         output = self.out_proj(merge_heads(context))  # (B, L, E)
         return output, attention_weights(q, k, keep, causal) if need_weights else None
+
+    def _serve(self, query, cache, lengths, need_weights):
+        """The new tokens over those in the cache and themselves: causal, whatever `causal` says."""
+        x = query if query.dim() == 3 else query[None]  # (B, n, E)
+        q = split_heads(self.q_proj(x), self.num_heads)  # (B, H, n, D)
+        k = split_heads(self.k_proj(x), self.num_kv_heads)  # (B, G, n, D)
+        v = split_heads(self.v_proj(x), self.num_kv_heads)  # (B, G, n, D)
+        q, k = self._turned(q, k, cache)
+        context, weights = cache.attend(q, k, v, lengths, need_weights)  # (B, H, n, D)
+        made = self.out_proj(merge_heads(context))  # (B, n, E)
+        if query.dim() == 2:
+            made, weights = made[0], weights[0] if need_weights else None
+        return (made, weights) if need_weights else made
+
+    def _turned(self, q, k, cache=None):
+        """q and k of the same tokens, turned by their positions, if this layer has rotary positions."""
+        if self.rotary_base is None:
+            return q, k
+        L = q.shape[2]
+        positions = torch.arange(L, device=q.device) if cache is None else cache.positions(L).to(q.device)
+        at_least = torch.promote_types(q.dtype, torch.float32)
+        cos, sin = cos_and_sin(positions, q.shape[-1], self.rotary_base, at_least)
+        return turn(q, cos, sin), turn(k, cos, sin)  # (B, H, L, D), (B, G, L, D)
 
     # ---------------------------------------------------------------- from and to other layers
 
@@ -335,6 +379,11 @@ class MultiHeadAttention(nn.Module):
 
         It has a key and a value head for each query head, so shared ones are repeated, and no dropout.
         """
+        if self.rotary_base is not None:
+            raise ValueError(
+                f"rotary_base: expected None, got {self.rotary_base}: the NumPy layer has no rotary positions. "
+                f"Turn its queries and keys with mha_lesson.steps.embeddings.rotary."
+            )
         weights = [self._all_heads(linear, linear.weight) for linear in self.projections()]
         biases = [self._all_heads(linear, linear.bias) for linear in self.projections()]
         return NumpyMultiHeadAttention(*(to_array(w).T for w in weights), self.num_heads, *map(to_array, biases))
@@ -361,6 +410,8 @@ class MultiHeadAttention(nn.Module):
             text += f", num_kv_heads={self.num_kv_heads}"
         if (self.kdim, self.vdim) != (self.d_model, self.d_model):
             text += f", kdim={self.kdim}, vdim={self.vdim}"
+        if self.rotary_base is not None:
+            text += f", rotary_base={self.rotary_base}"
         return text + (f", dropout={self.dropout}" if self.dropout else "")
 
     def _check_sizes(self):
@@ -380,6 +431,29 @@ class MultiHeadAttention(nn.Module):
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout: expected a share from 0 to below 1, got {self.dropout}.")
+        if self.rotary_base is not None:
+            check_width(self.d_model // self.num_heads, "rotary_base")
+            if not 1 < self.rotary_base < math.inf:
+                raise ValueError(f"rotary_base: expected None or a number above 1, got {self.rotary_base}.")
+
+    def _check_serving(self, query, key, value, keep, cache):
+        if not hasattr(cache, "attend"):
+            raise TypeError(f"cache: expected a mha_lesson.pytorch.cache.KVCache, got {type(cache).__name__}.")
+        if not (key is None or key is query) or not (value is None or value is query):
+            raise ValueError(
+                "cache: expected self-attention, got key or value. Leave both out. In cross-attention the keys "
+                "never change: nothing has to be appended."
+            )
+        if keep is not None:
+            raise ValueError(
+                "keep: expected None with a cache, which hides the future itself. Prompts of unequal length: "
+                "pad them on the right and pass lengths."
+            )
+        if self.kdim != self.d_model or self.vdim != self.d_model:
+            raise ValueError(f"cache: expected kdim = vdim = d_model = {self.d_model}, got {self.kdim}, {self.vdim}.")
+        if self.training and self.dropout:
+            raise ValueError("cache: expected evaluation, got a layer that drops weights. Call .eval() first.")
+        self._check_inputs(query, query, query)
 
     @staticmethod
     def _fill_in(query, key, value):
@@ -389,6 +463,11 @@ class MultiHeadAttention(nn.Module):
         return key, key if value is None else value
 
     def _check_inputs(self, query, key, value):
+        if self.rotary_base is not None and key is not query:
+            raise ValueError(
+                "key: expected None, self-attention, in a layer with rotary positions: places in two sequences "
+                "have no distance. For cross-attention make a layer without rotary_base."
+            )
         widths = (("query", query, self.d_model), ("key", key, self.kdim), ("value", value, self.vdim))
         for name, x, width in widths:
             if not isinstance(x, Tensor):

@@ -31,7 +31,20 @@ _HOME = {
         ),
         "plots",
     ),
-    **dict.fromkeys(("cost_lines", "recall_lines", "ring_picture", "roofline", "slope_of"), "plots_cost"),
+    **dict.fromkeys(
+        (
+            "cost_lines",
+            "cost_text",
+            "head_split_picture",
+            "recall_lines",
+            "recall_text",
+            "ring_picture",
+            "roofline",
+            "roofline_text",
+            "slope_of",
+        ),
+        "plots_cost",
+    ),
     **dict.fromkeys(
         (
             "PositionSlider",

@@ -9,8 +9,8 @@ are on their way already. After `world` steps every query has met every key, and
 more than two pieces of them: the length of the text is limited by all memories together.
 
 Causal: a piece that lies in the future is skipped, the rank's own gets the triangle. So the last
-rank has `world` times the work of the first one: give each rank a piece from the front and one from
-the back ("zig-zag"), and all have the same. `ring_work` counts.
+rank computes over `world` pieces where the first one has 1, and all wait for it: give each rank a
+piece from the front and one from the back ("zig-zag"), and all have the same. `ring_work` counts.
 
     q (B, H, n, D), k and v (B, G, n, D)     n tokens a rank, the same for all
 
@@ -25,6 +25,8 @@ from torch import Tensor
 from mha_lesson.pytorch.online import attention_with_lse, merge
 from mha_lesson.pytorch.parallel.traffic import count
 
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
 
 def ring_attention(
     q: Float[Tensor, "B H n D"],
@@ -38,20 +40,21 @@ def ring_attention(
     Without gradients: for training the keys would have to travel once more.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
-    _check(q, k, v, world, group)
+    _check(q, k, v, causal, world, group)
     held = torch.stack([k, v]).contiguous()  # (2, B, G, n, D), sent as one
+    wide = torch.promote_types(q.dtype, torch.float32)  # half types travel as they are, and are rounded once, at the end
     answer = None
     for step in range(world):
         source = (rank - step) % world  # whose keys these are
         on_their_way = _pass_on(held, rank, world, group) if step + 1 < world else None
         if source <= rank or not causal:
-            part = attention_with_lse(q, *held, causal=causal and source == rank)
+            part = attention_with_lse(q.to(wide), *held.to(wide), causal=causal and source == rank)
             answer = part if answer is None else merge(*answer, *part)
         if on_their_way is not None:
             held, requests = on_their_way
             for request in requests:
                 request.wait()
-    return answer[0]
+    return answer[0].to(q.dtype)
 
 
 def _pass_on(held: Tensor, rank: int, world: int, group) -> tuple[Tensor, list]:
@@ -63,27 +66,39 @@ def _pass_on(held: Tensor, rank: int, world: int, group) -> tuple[Tensor, list]:
     return arriving, dist.batch_isend_irecv([send, receive])
 
 
-def _check(q, k, v, world, group) -> None:
+def _check(q, k, v, causal, world, group) -> None:
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise ValueError("q, k, v: expected tensors without gradients (call it under torch.no_grad()): they stop here.")
-    if k.shape != v.shape or q.shape[2] != k.shape[2]:
+    if any(x.dim() != 4 for x in (q, k, v)) or k.shape != v.shape or q.shape[2] != k.shape[2]:
         raise ValueError(
-            f"q, k, v: expected as many tokens in each, got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}."
+            f"q, k, v: expected four axes (batch, heads, tokens, width), k and v of one shape, and as many tokens in "
+            f"each, got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}."
         )
-    mine = torch.tensor([*q.shape, *k.shape], device=q.device)
-    shapes = [torch.empty_like(mine) for _ in range(world)]
-    dist.all_gather(shapes, mine, group=group)
-    if any(not torch.equal(mine, other) for other in shapes):
-        tokens = [int(s[2]) for s in shapes]
-        raise ValueError(f"q, k, v: expected pieces of one size on all ranks, got {tokens} tokens. Pad the last one.")
+    if q.dtype not in FLOATS or not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"q, k, v: expected one of {FLOATS} for all three, got {q.dtype}, {k.dtype}, {v.dtype}.")
+    # All ranks compare the same list, so all of them raise, and none waits for ever.
+    mine = torch.tensor([*q.shape, *k.shape, FLOATS.index(q.dtype), causal], device=q.device)
+    sizes = [torch.empty_like(mine) for _ in range(world)]
+    dist.all_gather(sizes, mine, group=group)
+    if any(not torch.equal(sizes[0], other) for other in sizes):
+        tokens = [int(size[2]) for size in sizes]
+        if len(set(tokens)) > 1:
+            raise ValueError(
+                f"q, k, v: expected pieces of one size on all ranks, got {tokens} tokens. Under causal, pad the last "
+                f"piece and drop the rows of the padding. Else start a number of ranks that divides the tokens."
+            )
+        raise ValueError(
+            f"q, k, v: expected the same shapes, dtype and causal on all ranks, got {tuple(q.shape)}, "
+            f"{tuple(k.shape)}, {q.dtype}, causal={causal} on this one, and something else on another."
+        )
 
 
-def ring_work(world: int, order: str = "plain") -> list[int]:
+def ring_work(world_size: int, order: str = "plain") -> list[int]:
     """Blocks of scores that each rank computes under causal, when the tokens are cut into 2·world blocks.
 
     order: "plain" gives rank r the blocks 2r and 2r + 1; "zigzag" gives it r and 2·world - 1 - r.
     """
     if order not in ("plain", "zigzag"):
         raise ValueError(f'order: expected "plain" or "zigzag", got {order!r}.')
-    mine = {"plain": lambda r: (2 * r, 2 * r + 1), "zigzag": lambda r: (r, 2 * world - 1 - r)}[order]
-    return [sum(block + 1 for block in mine(rank)) for rank in range(world)]
+    mine = {"plain": lambda r: (2 * r, 2 * r + 1), "zigzag": lambda r: (r, 2 * world_size - 1 - r)}[order]
+    return [sum(block + 1 for block in mine(rank)) for rank in range(world_size)]

@@ -5,10 +5,9 @@
 
 Counted is what is handed to `torch.distributed`. What then goes over the wire is its affair: an
 all-reduce round a ring sends 2 (world - 1) / world of its tensor from each rank (Patarasuk & Yuan
-2009); a key that travels is sent as it is.
+2009); a key that travels is sent as it is. The few numbers by which a ring compares its shapes at
+the start are not counted.
 """
-
-from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -33,16 +32,6 @@ class Traffic:
 
     def __exit__(self, *_):
         _open.remove(self)
-
-
-@contextmanager
-def uncounted():
-    """What is sent inside is not counted: checks and barriers."""
-    hidden, _open[:] = _open[:], []
-    try:
-        yield
-    finally:
-        _open[:] = hidden
 
 
 def count(kind: str, tensor: Tensor) -> Tensor:

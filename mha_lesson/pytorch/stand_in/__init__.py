@@ -29,6 +29,7 @@ import torch
 from mha_lesson.pytorch.stand_in import language
 
 __version__ = "stand-in"
+ADVICE = {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion"}
 
 
 def cdiv(x: int, y: int) -> int:
@@ -59,39 +60,57 @@ def jit(fn: Callable | None = None, **_):
     return Kernel(fn) if fn is not None else Kernel
 
 
-def run(kernel: Callable, grid, *args, only=None, num_warps=None, num_stages=None, **kwargs) -> None:
+def run(kernel: Callable, grid, *args, only=None, **kwargs) -> None:
     """Run a kernel's programs one after the other; tensors and arrays are passed as pointers.
 
     grid: how many programs along each axis, or a function of the keyword arguments that says so.
     only: the number of one program, for example 2 or (2, 0), to run alone.
-    num_warps, num_stages: for a GPU; ignored.
+    What the compiler of a GPU is told beside (num_warps, num_stages, ...) is ignored.
     """
     function = _bound(kernel)
-    grid = grid(kwargs) if callable(grid) else grid
-    grid = (grid,) if isinstance(grid, Integral) else tuple(map(int, grid))
-    only = None if only is None else (only,) if isinstance(only, Integral) else tuple(only)
-    args = [_as_pointer(x) for x in args]
-    kwargs = {name: _as_pointer(x) for name, x in kwargs.items()}
-    language._programs = (*grid, 1, 1)[:3]
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):  # inf - inf, as on a GPU
-        for program in itertools.product(*(range(n) for n in grid)):
-            if only is None or program == only:
-                language._program = (*program, 0, 0)[:3]
-                function(*args, **kwargs)
+    signature = inspect.signature(function)
+    parameters = signature.parameters
+    given = {name: x for name, x in kwargs.items() if name in parameters or name not in ADVICE}
+    given = signature.bind(*args, **given)
+    given.apply_defaults()
+    grid = grid(dict(given.arguments)) if callable(grid) else grid
+    programs = itertools.product(*(range(n) for n in _whole_numbers(grid)))
+    if only is not None:
+        programs = [_one_of(_whole_numbers(only), _whole_numbers(grid))]
+    for name, parameter in parameters.items():
+        if "constexpr" not in str(getattr(parameter.annotation, "__name__", parameter.annotation)):
+            given.arguments[name] = _as_argument(name, given.arguments[name])
+    language._programs = (*_whole_numbers(grid), 1, 1)[:3]
+    args, kwargs = given.args, given.kwargs
+    with np.errstate(all="ignore"):  # inf - inf is NaN, as on a GPU
+        for program in programs:
+            language._program = (*program, 0, 0)[:3]
+            function(*args, **kwargs)
 
 
-def _bound(kernel: Callable) -> Callable:
+def _whole_numbers(x) -> tuple[int, ...]:
+    return (int(x),) if isinstance(x, Integral) else tuple(map(int, x))
+
+
+def _one_of(program: tuple[int, ...], grid: tuple[int, ...]) -> tuple[int, ...]:
+    program += (0,) * (len(grid) - len(program))
+    if len(program) != len(grid) or not all(0 <= i < n for i, n in zip(program, grid, strict=True)):
+        raise ValueError(f"only: expected the number of a program of the grid {grid}, got {program}.")
+    return program
+
+
+def _bound(kernel: Callable) -> types.FunctionType:
     """The kernel's plain function, with the stand-in where its source says triton and tl."""
-    function = inspect.unwrap(kernel, stop=lambda f: isinstance(f, types.FunctionType) and not hasattr(f, "_own"))
+    function = getattr(kernel, "_own", kernel)  # what `adopt` of the exercises wraps
     while not isinstance(function, types.FunctionType):
         function = function.fn
-    function = getattr(function, "_own", function)
     names = {**function.__globals__}
     names |= {name: _stands_in_for(names[name]) for name in function.__code__.co_names if name in names}
-    bound = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-    )
+    names.setdefault("range", language.range)
+    cells = tuple(types.CellType(_stands_in_for(cell.cell_contents)) for cell in function.__closure__ or ())
+    bound = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
     bound.__kwdefaults__ = function.__kwdefaults__
+    bound.__annotations__ = function.__annotations__
     return bound
 
 
@@ -106,22 +125,27 @@ def _stands_in_for(value):
     return value
 
 
-def _as_pointer(x):
-    """A tensor or an array as a pointer to its first element; anything else as it is."""
+def _as_argument(name: str, x):
+    """A tensor or an array as a pointer to its first element; a number in the format that a GPU is given."""
     if isinstance(x, torch.Tensor):
         if x.device.type != "cpu":
-            raise ValueError(f"expected tensors on the CPU, got one on {x.device}: this is NumPy. Pass x.cpu().")
-        return _pointer(x.detach(), language.bfloat16 if x.dtype == torch.bfloat16 else None)
+            raise ValueError(f"{name}: expected a tensor on the CPU, got one on {x.device}. Pass {name}.cpu().")
+        return _pointer(name, x.detach())
     if isinstance(x, np.ndarray):
-        return _pointer(torch.from_numpy(x), None)
+        return _pointer(name, torch.from_numpy(x))
+    if isinstance(x, bool | int | float):
+        return language.cast(x, language._format_of_number(x))
     return x
 
 
-def _pointer(x: torch.Tensor, element_ty) -> language.Pointer:
+def _pointer(name: str, x: torch.Tensor) -> language.Pointer:
     """A pointer into the flat memory that a tensor, which may be a transposed view, looks at."""
-    stored = x.view(torch.uint16) if element_ty else x
+    brain = x.dtype == torch.bfloat16
+    stored = x.view(torch.uint16) if brain else x
     flat = torch.as_strided(stored, (stored.untyped_storage().nbytes() // stored.element_size(),), (1,), 0).numpy()
+    if flat.dtype not in language._FORMATS:
+        raise TypeError(f"{name}: expected real numbers, got {x.dtype}.")
     first = x.storage_offset()
     last = first + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else first - 1
-    memory = language.Memory(flat, first, last, element_ty or language._FORMATS[flat.dtype])
-    return language.Pointer(memory, np.int64(first))
+    element_ty = language.bfloat16 if brain else language._FORMATS[flat.dtype]
+    return language.Pointer(language.Memory(flat, first, last, element_ty), np.int64(first))
