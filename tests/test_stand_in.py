@@ -177,6 +177,7 @@ RULES = {  # what a kernel writes -> the format that Triton gives it (semantic.p
     "h * 0.5": "fp16", "h * 2": "fp16", "h * i": "fp16", "h / 2": "fp32", "h * x": "fp32", "h * scale": "fp32",
     "b * 0.5": "bf16", "b * b": "bf16", "b * i": "fp32", "b / b": "fp32", "b * h": "fp16",
     "x * i": "fp32", "x * 0.5": "fp32", "i < 0.5": "int1", "(i < 2) & (h > 0)": "int1", "i < 2": "int1",
+    "(i < 2) & True": "int1",
     "tl.where(i < 2, h, 0.0)": "fp16", "tl.where(i < 2, h, x)": "fp32", "tl.maximum(h, 0)": "fp16",
     "tl.max(h, 0)": "fp32", "tl.sum(h, 0)": "fp16", "tl.sum(b, 0)": "bf16", "tl.sum(i < 2, 0)": "int32",
 }  # fmt: skip
@@ -209,6 +210,8 @@ def test_the_rules_are_those_of_the_installed_triton():
         for b in names:
             for a_weak, b_weak in ((False, False), (True, False), (False, True)):
                 for divide in (False, True):
+                    if divide and "int1" in (a, b):
+                        continue  # Triton refuses most of these
                     want = asker.computation_type_impl(theirs[a], a_weak, theirs[b], b_weak, divide)
                     got = tl._meeting(ours[a], ours[b], a_weak, b_weak, divide)
                     assert got.name == want.name, (a, b, a_weak, b_weak, divide)

@@ -42,7 +42,7 @@ def ring_attention(
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     _check(q, k, v, causal, world, group)
     held = torch.stack([k, v]).contiguous()  # (2, B, G, n, D), sent as one
-    wide = torch.promote_types(q.dtype, torch.float32)  # half types travel as they are, and are rounded once, at the end
+    wide = torch.promote_types(q.dtype, torch.float32)  # half types travel as they are; rounded once, at the end
     answer = None
     for step in range(world):
         source = (rank - step) % world  # whose keys these are

@@ -84,12 +84,15 @@ def _format_of_number(x) -> DType:
     raise TypeError(f"expected a tile or a number, got {type(x).__name__}. A kernel has nothing else to compute with.")
 
 
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}  # NumPy's letters; a number gives way to its own kind and to later ones
+
+
 @cache
 def _meeting(a: DType, b: DType, a_weak: bool, b_weak: bool, divide: bool) -> DType:
     """The format in which two meet. Weak: a number written in the source, which gives way to a tile."""
     if a_weak != b_weak:
         number, tile = (a, b) if a_weak else (b, a)
-        if "?iuf".index(number.held.kind) <= "?iuf".index(tile.held.kind):
+        if _KINDS[number.held.kind] <= _KINDS[tile.held.kind]:
             a = b = tile
     if float64 in (a, b):
         return float64
