@@ -297,8 +297,8 @@ def test_choices_have_names():
 
 
 def test_sizes_read_well():
-    sizes = (12, 1023, 2048, 3 * 2**20, 2**31, 1.25 * 2**30, 999.6 * 2**30, 1000 * 2**20, 100 * 2**40)
-    texts = ["12 bytes", "1,023 bytes", "2 KiB", "3 MiB", "2 GiB", "1.25 GiB", "1,000 GiB", "1,000 MiB", "100 TiB"]
+    sizes = (12, 1023, 1024, 2048, 3 * 2**20, 2**31, 1.25 * 2**30, 999.6 * 2**30, 100 * 2**40)
+    texts = ["12 bytes", "1,023 bytes", "1 KiB", "2 KiB", "3 MiB", "2 GiB", "1.25 GiB", "1,000 GiB", "100 TiB"]
     assert [size_text(n) for n in sizes] == texts
 
 
@@ -441,6 +441,14 @@ def test_the_stepper_marks_tiles_and_future():
     assert {"1", "2", "3"} <= set(written(axes)) and "4" not in written(axes)
     assert axes.get_title().endswith("hatched: never computed")
     assert {ink_on(widget_tiles.NOW), ink_on(widget_tiles.DONE)} == {"#000000"}, "as the style sheet has it"
+
+
+def test_the_table_beside_the_tiles_holds_what_is_kept_and_the_answer():
+    widget = show.TileStepper([[0.0, 0.0, math.log(4.0)]], [1.0, 3.0, 5.0], block_q=1, block_k=2)
+    for tile, numbers in ((1, ["0.00", "0.00", "2.00", "4.00", "2.00", "4.00"]),
+                          (2, ["1.39", "0.25", "1.50", "6.00", "4.00", "4.00"])):  # fmt: skip
+        kept = re.findall(r"<table>.*?</table>", widget.render(tile))[1]
+        assert re.findall(r'<td class="number">(.*?)</td>', kept) == numbers, "m, shrink, l, o, o / l, in the end"
 
 
 def test_a_query_without_keys_is_shown_as_such():

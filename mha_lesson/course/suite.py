@@ -85,7 +85,8 @@ def run_notebooks(options, targets):
         return Phase("notebooks", "nothing to run: no notebook in notebooks/ that can run here")
     color = [] if sys.stdout.isatty() else ["--color=no"]  # nbval colours even a log file
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ipython_dir:
-        return pytest("notebooks", [*NBVAL, *at_once(targets), *color, *options, *files], environment.fixed(ipython_dir))
+        arguments = [*NBVAL, *at_once(targets), *color, *options, *files]
+        return pytest("notebooks", arguments, environment.fixed(ipython_dir))
 
 
 def at_once(targets):
