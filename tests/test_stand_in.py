@@ -368,3 +368,12 @@ def test_a_pointer_is_wanted():
 
     with pytest.raises(TypeError, match="expected a pointer"):
         stand_in.run(kernel, (1,), 3.0)
+
+
+def test_a_kernel_may_take_any_number_of_arguments():
+    def kernel(*arguments):
+        copy_kernel(*arguments)
+
+    x, y = torch.arange(5.0), torch.full((5,), NAN)
+    stand_in.run(kernel, (2,), x, y, 5, 4)
+    assert torch.equal(x, y)

@@ -79,7 +79,9 @@ def run(kernel: Callable, grid, *args, only=None, **kwargs) -> None:
         programs = [_one_of(_whole_numbers(only), _whole_numbers(grid))]
     for name, parameter in parameters.items():
         if "constexpr" not in str(getattr(parameter.annotation, "__name__", parameter.annotation)):
-            given.arguments[name] = _as_argument(name, given.arguments[name])
+            x = given.arguments[name]
+            several = parameter.kind is parameter.VAR_POSITIONAL  # def kernel(*arguments)
+            given.arguments[name] = tuple(_as_argument(name, y) for y in x) if several else _as_argument(name, x)
     language._programs = (*_whole_numbers(grid), 1, 1)[:3]
     args, kwargs = given.args, given.kwargs
     with np.errstate(all="ignore"):  # inf - inf is NaN, as on a GPU
