@@ -297,10 +297,13 @@ SHIFT = tl.constexpr(3)
 def add(x, y):
     return x + y
 
+def inside(place, N):  # no @triton.jit: a GPU would refuse it, here it is a function like any other
+    return tl.where(place < N, True, False) if N > 0 else inside(place, -N)
+
 @triton.jit
 def kernel(X, Y, N, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(X + place, mask=place < N, other=0.0)
+    x = tl.load(X + place, mask=inside(place, N), other=0.0)
     for _ in range(tl.cdiv(N, BLOCK)):
         x = add(x, SHIFT)
     tl.store(Y + place, x, mask=place < N)

@@ -78,6 +78,8 @@ ROUTES = (
     Route("pytorch/rotary", ("rotary", "cache"), ("11",)),
     Route("pytorch/flash", ("flash",), ("13",)),
     Route("pytorch/first_kernel", ("flash",), ("13",)),
+    Route("pytorch/parallel", ("parallel",), ("13",)),
+    Route("pytorch/stand_in", ("stand_in", "flash"), ("13",)),
     Route("pytorch/", ("exercises_08", "more_module"), ("08",)),
     Route("models/minilm", ("minilm",), ("09", "10")),
     Route("models/translation", ("models", "more_models"), ("07", "10")),

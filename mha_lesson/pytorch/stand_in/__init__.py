@@ -101,30 +101,46 @@ def _one_of(program: tuple[int, ...], grid: tuple[int, ...]) -> tuple[int, ...]:
     return program
 
 
-def _bound(kernel: Callable) -> types.FunctionType:
-    """The kernel's plain function, with the stand-in where its source says triton and tl."""
+def _bound(kernel: Callable, done: dict | None = None) -> types.FunctionType:
+    """The kernel's plain function, with the stand-in where its source says triton and tl.
+
+    done: functions that are bound already, since a kernel may call others, and they each other.
+    """
     function = getattr(kernel, "_own", kernel)  # what `adopt` of the exercises wraps
     while not isinstance(function, types.FunctionType):
         function = function.fn
-    names = {**function.__globals__}
-    names |= {name: _stands_in_for(names[name]) for name in function.__code__.co_names if name in names}
-    names.setdefault("range", language.range)
-    cells = tuple(types.CellType(_stands_in_for(cell.cell_contents)) for cell in function.__closure__ or ())
+    done = {} if done is None else done
+    if function in done:
+        return done[function]
+    names, cells = {**function.__globals__}, tuple(types.CellType() for _ in function.__closure__ or ())
     bound = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
     bound.__kwdefaults__ = function.__kwdefaults__
     bound.__annotations__ = function.__annotations__
+    done[function] = bound
+    names |= {name: _stands_in_for(names[name], done) for name in function.__code__.co_names if name in names}
+    names.setdefault("range", language.range)
+    for cell, theirs in zip(cells, function.__closure__ or (), strict=True):
+        cell.cell_contents = _stands_in_for(theirs.cell_contents, done)
     return bound
 
 
-def _stands_in_for(value):
+def _stands_in_for(value, done: dict):
     """What a kernel finds in the place of something of Triton's; everything else as it is."""
-    if isinstance(value, types.ModuleType) and value.__name__.split(".")[0] == "triton":
+    if _is_triton(value):
         return language if value.__name__.startswith("triton.language") else sys.modules[__name__]
     if type(value).__module__.split(".")[0] == "triton" and hasattr(value, "value"):  # a constexpr
         return value.value
     if hasattr(value, "fn") and type(value).__name__ in ("JITFunction", "InterpretedFunction", "Kernel"):
-        return _bound(value)
+        return _bound(value, done)
+    if isinstance(value, types.FunctionType):  # a helper without @jit, as one writes in a notebook
+        words = (value.__globals__.get(name) for name in value.__code__.co_names)
+        if any(_is_triton(word) or word is language for word in words):
+            return _bound(value, done)
     return value
+
+
+def _is_triton(value) -> bool:
+    return isinstance(value, types.ModuleType) and value.__name__.split(".")[0] == "triton"
 
 
 def _as_argument(name: str, x):
