@@ -119,7 +119,19 @@ def test_the_learner_sees_the_package_function_as_solution():
     assert "math.sqrt(d_head)" in repr(solution("03.scores"))
     assert "def attention_scores" in solution("03.scores")._repr_markdown_()
     assert "def project(" in repr(solution("06.output")), "what the solution calls is shown too"
-    assert "an array of floats with the axes L and E" in repr(solution("03.scores"))
+    assert "an array of floats with the axes *any, L and D. A name with *" in repr(solution("03.scores"))
+    assert repr(solution("03.scores")).startswith("import math\nfrom ")
+    assert "an array of floats with the axis S" in repr(solution("12.online"))
+    assert repr(solution("11.bytes")).startswith("def "), "what needs nothing begins at once"
+
+
+@pytest.mark.parametrize("id", REGISTRY)
+def test_a_solution_that_is_pasted_into_a_cell_runs_and_is_right(id):
+    if REGISTRY[id].missing:
+        pytest.skip("PyTorch is not installed")
+    cell = {"np": np}
+    exec(solution(id).text, cell)
+    assert check(id, cell[REGISTRY[id].signature.split("(")[0]]).status == "correct"
 
 
 # -- two mistakes at once -------------------------------------------------------------------

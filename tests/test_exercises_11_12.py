@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mha_lesson.exercises import REGISTRY, check, lesson_11
+from mha_lesson.exercises import REGISTRY, adopt, check, lesson_11
 from tests.reference import g, near
 
 NEG = -np.inf
@@ -114,6 +114,18 @@ def last_block_dropped(s, v, block):
     return online(s[:k], v[:k], block)
 
 
+def split_first(s, v, block):
+    """Takes the sequence apart before it begins, and cuts a block off what is left."""
+    left, values, m, l, o = s, v, NEG, 0.0, 0.0
+    while len(left):
+        piece, left, x, values = left[:block], left[block:], values[:block], values[block:]
+        new = max(m, max(piece))
+        if new > NEG:
+            p = np.exp(piece - new)
+            l, o, m = l * np.exp(m - new) + p.sum(), o * np.exp(m - new) + p @ x, new
+    return o / l if l else 0
+
+
 def without_a_guard(s, v, block):
     """As in the paper: no word about -inf."""
     m, l, o = NEG, 0.0, 0.0
@@ -202,6 +214,31 @@ WRITTEN = {
     },
 }
 CASES = [(id, name, function) for id, cases in WRITTEN.items() for name, function in cases.items()]
+
+
+def whole_row(s, v, block):
+    e = np.exp(s - s.max()) if s.max() > NEG else np.zeros(len(s))
+    return e @ v / max(e.sum(), 1e-300)
+
+
+def sees_all(s, v, block):
+    s = np.asarray(s)
+    return online(s, v, block)
+
+
+def sorts(s, v, block):
+    return online(np.sort(s), v[np.argsort(s)], block)
+
+
+def test_a_sequence_may_be_taken_apart_before_it_is_looked_at():
+    assert mistake("12.online", split_first) == "correct"
+
+
+@pytest.mark.parametrize("function", [whole_row, sees_all, sorts])
+def test_the_whole_row_at_once_is_not_softmax_in_one_pass(function):
+    result = check("12.online", function)
+    assert result.status == "incorrect" and "11 of 12 probes are right" in result.message
+    assert "at most block = 2 scores at a time" in result.message and "s[start : start + block]" in result.message
 
 
 @pytest.mark.parametrize("id, name, function", CASES, ids=[f"{id}-{name}" for id, name, _ in CASES])
@@ -369,6 +406,33 @@ def test_a_step_that_returns_or_prints_nothing():
     assert message(lambda cache, q, k, v: print(v))[0] == "prints"
 
 
+def test_an_error_comes_with_the_shapes_of_the_call_that_failed():
+    def step(cache, q, k, v):
+        keys = k if cache is None else np.concatenate([cache[0], k], axis=1)  # side by side, not below each other
+        return softmax(q @ keys.T) @ v, (keys, v)
+
+    kind, said = message(step)
+    assert kind == "raises" and "q (1, 2), k (1, 2), v (1, 1); the cache: (1, 2) and (1, 1)." in said
+
+
+def test_a_list_is_as_good_as_a_pair():
+    merge = REGISTRY["12.merge"].solution
+    assert mistake("12.merge", lambda *parts: list(merge(*parts))) == "correct"
+    parts = REGISTRY["12.merge"].probe_list[0].args
+    adopted = adopt("12.merge", lambda *parts: list(merge(*parts)))(*parts)
+    assert isinstance(adopted, tuple) and all(map(np.array_equal, adopted, merge(*parts)))
+
+
+@pytest.mark.parametrize("id", ["11.cache", "11.chunk"])
+def test_large_scores_need_the_maximum(id):
+    def step(cache, q, k, v):
+        keys, values = joined(cache, k, v)
+        e = np.exp(q @ keys.T / np.sqrt(q.shape[-1])) * np.tri(len(q), len(keys), len(keys) - len(q))
+        return e / e.sum(1, keepdims=True) @ values, (keys, values)
+
+    assert mistake(id, step) == "no_maximum"
+
+
 def test_outputs_of_unequal_width():
     kind, said = message(lambda cache, q, k, v: (q @ joined(cache, k, v)[0].T, joined(cache, k, v)))
     assert kind == "wrong_type" and "(1, 1), (1, 2), (1, 3), (1, 4)" in said and "one row for each new token" in said
@@ -381,7 +445,7 @@ def test_a_step_that_writes_into_its_query():
         return softmax(q @ keys.T) @ values, (keys, values)
 
     kind, said = message(step)
-    assert kind == "changes_input" and "writes into its argument q_all" in said
+    assert kind == "changes_input" and "writes into its argument q," in said
 
 
 def test_a_step_that_counts_on_a_global_cache_is_not_right():

@@ -20,7 +20,7 @@ import torch.distributed as dist  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from mha_lesson.pytorch import MultiHeadAttention, parallel  # noqa: E402
-from mha_lesson.pytorch.parallel import HeadParallelAttention, Traffic, launch, ring_attention  # noqa: E402
+from mha_lesson.pytorch.parallel import HeadParallelAttention, Traffic, heads, launch, ring_attention  # noqa: E402
 from mha_lesson.pytorch.parallel.__main__ import main  # noqa: E402
 from mha_lesson.pytorch.parallel.ring import ring_work  # noqa: E402
 from mha_lesson.steps.gpu import ring_step  # noqa: E402
@@ -188,6 +188,18 @@ def bytes_seen(rank, world):
     return found, outer.bytes
 
 
+def sums(rank, world):
+    """What f and g make of a tensor of ones, both ways, and whether that tensor is still what it was."""
+    found = {}
+    for name, function in (("f", heads._Copy), ("g", heads._Sum)):
+        x, gradient = torch.ones(3, requires_grad=True), torch.ones(3)
+        forwards = function.apply(x, None)
+        (backwards,) = torch.autograd.grad(forwards, x, gradient)
+        untouched = bool((x == 1).all() and (gradient == 1).all())
+        found[name] = forwards[0].item(), backwards[0].item(), untouched
+    return found
+
+
 def in_a_group(rank, world):
     """Ranks 1 and 3 alone share a layer and a text; the others have nothing to do with it."""
     group = dist.new_group([1, 3])
@@ -200,8 +212,8 @@ def in_a_group(rank, world):
     piece = slice(5 * place, 5 * (place + 1))
     ring = ring_attention(*(t[:, :, piece] for t in (q, k, v)), causal=True, group=group)
     whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)[:, :, piece]
-    heads = HeadParallelAttention.from_layer(layer, group)
-    return workers.far(heads(x), layer(x)), workers.far(ring, whole), heads.heads
+    mine = HeadParallelAttention.from_layer(layer, group)
+    return workers.far(mine(x), layer(x)), workers.far(ring, whole), mine.heads
 
 
 def refused_by_four(rank, world):
@@ -233,6 +245,7 @@ def four_ranks(rank, world):
         "uneven": {case: uneven_heads(rank, world, *case) for case in UNEVEN},
         "halves": {str(dtype): rounded_once(rank, world, dtype) for dtype in (torch.float16, torch.bfloat16)},
         "bytes": bytes_seen(rank, world),
+        "sums": sums(rank, world),
         "group": in_a_group(rank, world),
         "disagree": refused_by_four(rank, world),
     }
@@ -254,6 +267,11 @@ def test_shared_heads_rotary_positions_and_masks_of_each_head(four, case):
         assert kv_heads == UNEVEN[case][rank]
         assert max(distances.values()) < 1e-12, (rank, distances)
         assert not trains_bias, "a frozen parameter stays frozen"
+
+
+def test_f_sums_backwards_g_forwards_and_nobodys_tensor_is_written_into(four):
+    for seen in four:
+        assert seen["sums"] == {"f": (1, 4, True), "g": (4, 1, True)}
 
 
 def test_a_ring_in_half_precision_rounds_once(four):

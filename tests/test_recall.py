@@ -233,6 +233,17 @@ class TestSequences:
         seeds = {training.step_seed(seed, step) % 2**32 for seed in range(3) for step in range(800)}
         assert 2**32 - 1 not in seeds
 
+    def test_the_distance_is_counted_from_the_value_to_the_question(self):
+        made = recall.draw(5, seeded(4))
+        rows = (made.tokens.tolist(), made.answers.tolist(), made.distance.tolist())
+        for tokens, answers, distance in zip(*rows, strict=True):
+            asked = [place for place, answer in enumerate(answers) if answer >= 0]
+            assert asked and all(distance[place] == 0 for place in range(len(tokens)) if place not in asked)
+            for place in asked:
+                value = tokens.index(tokens[place]) + 1  # behind the first time that this key stands there
+                assert tokens[value] - recall.KEYS == answers[place]
+                assert distance[place] == place - value
+
     def test_accuracies_by_hand(self):
         made = recall.draw(40, seeded(3))
 

@@ -209,6 +209,8 @@ class Exercise:
         outcomes = self._run(function, calls.SECONDS)
         if isinstance(outcomes[0].error, NotImplementedError):
             return self._result("not attempted", None, self._invitation())
+        if isinstance(self.expected[0].value, tuple):  # [a, b] is as good as a, b
+            outcomes = [replace(o, value=tuple(o.value)) if isinstance(o.value, list) else o for o in outcomes]
         judged = self._judged(outcomes)
         differences = [
             _outcome_difference(want, have, self.exact)
@@ -322,7 +324,9 @@ class Exercise:
             )
             return self._wrong("endless", right + where + text)
         if outcome.error is not None:
-            text = error_text(function, outcome.error, self.wants_a_test) + self._shapes(i)
+            notes = getattr(outcome.error, "__notes__", [])  # of a driver, which knows the call that failed
+            shapes = "\n" + " ".join(notes) if notes else self._shapes(i)
+            text = error_text(function, outcome.error, self.wants_a_test) + shapes
             return self._wrong("raises", right + where + text)
         if outcome.value is None and outcome.printed:
             text = "the function prints its result and returns nothing. Use `return` in place of `print`."
@@ -389,7 +393,8 @@ def _advice(kind: str, expected: Any) -> str:
         return "A tensor or a nested list is as good as an array."
     if isinstance(expected, tuple) and kind == "wrong_type":
         return f"Return {len(expected)} of them, with commas between."
-    if kind == "wrong_dtype" and np.asarray(expected).dtype == bool:
+    parts = expected if isinstance(expected, tuple) else (expected,)
+    if kind == "wrong_dtype" and any(np.asarray(part).dtype == bool for part in parts):
         return _ADVICE[kind] + " A mask is the answer of a comparison (==, <, >=): that is boolean by itself."
     return _ADVICE[kind]
 

@@ -34,8 +34,8 @@ def _read(arguments, answer):
 def _one_by_one(step: Callable) -> Callable:
     """Feeds a sequence to a step, one token at a time, and hands back to it the cache that it gave."""
 
-    def outputs(q_all, k_all, v_all, again):
-        return _fed(step, (q_all, k_all, v_all), 1, again)
+    def outputs(q, k, v, again):
+        return _fed(step, (q, k, v), 1, again)
 
     return outputs
 
@@ -43,8 +43,8 @@ def _one_by_one(step: Callable) -> Callable:
 def _in_chunks(step: Callable) -> Callable:
     """The same, `size` tokens at a time; the last chunk may be shorter."""
 
-    def outputs(q_all, k_all, v_all, size, again):
-        return _fed(step, (q_all, k_all, v_all), size, again)
+    def outputs(q, k, v, size, again):
+        return _fed(step, (q, k, v), size, again)
 
     return outputs
 
@@ -78,13 +78,22 @@ def _fed(step, tokens, size, again):
 
 
 def _call(step, cache, new):
-    """One step. An error that comes from the first cache being None says so."""
+    """One step. An error carries the shapes of this call; one that comes from the first cache being None says so."""
     try:
         return step(cache, *new)
-    except (TypeError, AttributeError, ValueError) as error:
+    except Exception as error:
         if cache is None and ("NoneType" in str(error) or "zero-dimensional" in str(error)):
-            raise type(error)(f"{error} ({NO_CACHE_YET})").with_traceback(error.__traceback__) from None
-        raise
+            error = type(error)(f"{error} ({NO_CACHE_YET})").with_traceback(error.__traceback__)
+        shapes = ", ".join(f"{name} {x.shape}" for name, x in zip("qkv", new, strict=True))
+        error.add_note(f"The shapes that came in: {shapes}; the cache: {_shapes_in(cache)}.")
+        raise error from None
+
+
+def _shapes_in(cache) -> str:
+    """What the learner's own cache holds, if it is simple."""
+    if isinstance(cache, (tuple, list)) and all(hasattr(x, "shape") for x in cache):
+        return " and ".join(str(tuple(x.shape)) for x in cache)
+    return "None" if cache is None else f"a {type(cache).__name__}"
 
 
 def _rows(output):
@@ -194,6 +203,32 @@ def _scaled_in_cache(cache, query, key, value):
     return _causal(query * np.sqrt(query.shape[1]), keys, values), (keys, values)
 
 
+def _scaled_by_width(cache, query, key, value):
+    keys, values = _joined(cache, key, value)
+    return _causal(query / np.sqrt(query.shape[1]), keys, values), (keys, values)
+
+
+def _no_maximum(scores, keep):
+    e = np.where(keep, np.exp(scores), 0)
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def _not_shares(scores, keep):
+    return np.where(keep, np.exp(scores - scores.max(axis=-1, keepdims=True)), 0)
+
+
+def _softmax_of_the_table(scores, keep):
+    return softmax(np.where(keep, scores, -np.inf).ravel()).reshape(scores.shape)
+
+
+def _not_itself(cache, query, key, value):
+    """A triangle one too narrow, with a softmax that gives NaN where nothing may be seen."""
+    keys, values = _joined(cache, key, value)
+    scores = query @ keys.T / np.sqrt(query.shape[1])
+    keep = np.tri(len(query), len(keys), len(keys) - len(query) - 1, dtype=bool)
+    return softmax(np.where(keep, scores, -np.inf)) @ values, (keys, values)
+
+
 def _keys_for_values(cache, query, key, value):
     keys, values = _joined(cache, key, value)
     return _causal(query, keys, keys), (keys, values)
@@ -295,13 +330,26 @@ SOFTMAX_AXIS = (
     "The cache is right. But softmax runs over the queries: the shares of a query stand in its row, one for each key, "
     "axis -1."
 )
+SUM_OF_VALUES = (
+    "The first token is right. But each output is the plain sum of all values so far. Two slips do that: softmax over "
+    "the queries, of which there is one (use axis -1), or old and new added up with + (np.concatenate([cache[0], k]) "
+    "puts them below each other)."
+)
+BY_WIDTH = "Mask and cache are right. But the scores are divided by the width: its square root is meant (lesson 03)."
+OVERFLOWS = (
+    "Small scores come out right. But exp overflows for large ones: subtract the largest score of each row first "
+    "(lesson 05)."
+)
+NOT_SHARES = (
+    "The exponentials are right. But they are not yet shares: divide them by their sum, so that a row adds up to 1."
+)
 ADVICE = "Call your step in a cell of its own, first with the cache None, then with what it gave back, and print both."
 
 
-def _sequence(n: int, d: int, values) -> tuple:
+def _sequence(n: int, d: int, values, size: float = 1.0) -> tuple:
     """Queries and keys (n, d), and these values."""
     values = np.asarray(values, float)
-    return wave(n, d, step=0.5, start=0.2), wave(n, d, step=0.9, start=0.1), values.reshape(n, -1)
+    return wave(n, d, step=0.5, start=0.2, size=size), wave(n, d, step=0.9, start=0.1), values.reshape(n, -1)
 
 
 CACHE = Exercise(
@@ -315,6 +363,7 @@ CACHE = Exercise(
         Probe((*_sequence(5, 3, wave(5, 7)), False), "5 tokens one by one, width 3, values of width 7"),
         Probe((*_sequence(4, 3, wave(4, 3, step=1.3)), False), "4 tokens, values as wide as keys"),
         Probe((*_sequence(1, 3, wave(1, 2)), False), "one token alone"),
+        Probe((*_sequence(4, 3, wave(4, 2), size=3000.0), False), "4 tokens, scores in the thousands"),
         Probe((*_sequence(4, 2, [1, 2, 4, 8]), True),
               "4 tokens, then the second one again, with the cache that the first one gave"),
     ],
@@ -386,7 +435,11 @@ CACHE = Exercise(
             "The cache is right. But the scores are used as they are: softmax makes shares of them.",
             function=_weighed_by(lambda scores, keep: scores),
         ),
-        Mistake("softmax_axis", SOFTMAX_AXIS, function=_weighed_by(lambda scores, keep: softmax(scores.T).T)),
+        Mistake("sum_of_values", SUM_OF_VALUES, function=_weighed_by(lambda scores, keep: softmax(scores.T).T)),
+        Mistake("scaled_by_width", BY_WIDTH, function=_scaled_by_width),
+        Mistake("no_maximum", OVERFLOWS, function=_weighed_by(_no_maximum)),
+        Mistake("not_shares", NOT_SHARES, function=_weighed_by(_not_shares)),
+        Mistake("not_shares_raw", NOT_SHARES, function=_weighed_by(lambda scores, keep: np.exp(scores) * keep)),
     ),
     forms={
         "with a mask": cache_chunk,
@@ -402,7 +455,8 @@ CACHE = Exercise(
         "Two things to do: put the new key and value behind the old ones, then attend with the new query.",
         "At first cache is None: then the new key and value are all there is.",
         "np.concatenate([cache[0], k]) puts one below the other. Return the output and the pair (keys, values).",
-        "A single query at the end may see everything: softmax(q @ K.T / np.sqrt(q.shape[1])) @ V, no mask.",
+        "A single query at the end may see everything, no mask: "
+        "masked_softmax(q @ keys.T / np.sqrt(q.shape[1]), True) @ values. True hides nothing.",
     ),
     well_done="Each token goes through once, and the outputs are those of the whole text.",
     advice=ADVICE,
@@ -423,6 +477,7 @@ CHUNK = Exercise(
         Probe((*_sequence(7, 3, wave(7, 5, step=1.3)), 2, False), "7 tokens, chunks of 2, the last one shorter"),
         Probe((*_sequence(5, 3, wave(5, 2, step=1.3)), 1, False), "5 tokens, one by one"),
         Probe((*_sequence(6, 2, wave(6, 3, step=1.3)), 6, False), "6 tokens at once, no cache before them"),
+        Probe((*_sequence(5, 3, wave(5, 2), size=3000.0), 2, False), "5 tokens, scores in the thousands"),
         Probe((*_sequence(7, 2, wave(7, 3, step=1.3)), 2, True),
               "7 tokens in chunks of 2, then the second chunk again, with the cache that the first one gave"),
     ],
@@ -495,6 +550,22 @@ CHUNK = Exercise(
             WEIGHTS, "softmax(attention_scores(query, key)) * keep",
         ),
         Mistake("softmax_axis", SOFTMAX_AXIS, WEIGHTS, "masked_softmax(attention_scores(query, key).T, keep.T).T"),
+        Mistake("scaled_by_width", BY_WIDTH, function=_scaled_by_width),
+        Mistake("no_maximum", OVERFLOWS, function=_weighed_by(_no_maximum)),
+        Mistake("not_shares", NOT_SHARES, function=_weighed_by(_not_shares)),
+        Mistake("not_shares_raw", NOT_SHARES, function=_weighed_by(lambda scores, keep: np.exp(scores) * keep)),
+        Mistake(
+            "softmax_of_the_table",
+            "One by one it is right. But in a chunk all scores share one softmax: the shares of each query add up to 1 "
+            "by themselves, axis -1.",
+            function=_weighed_by(_softmax_of_the_table),
+        ),
+        Mistake(
+            "not_itself_nan",
+            "The triangle is in the right corner. But it is one too narrow: a token sees itself too, j <= i + (S - n). "
+            "(The first token is left with nothing, and 0 / 0 is NaN.)",
+            function=_not_itself,
+        ),
         Mistake(
             "attends_first",
             "The old tokens may be seen. But the new ones see nothing of their own chunk, not even themselves: append "
@@ -761,4 +832,4 @@ BYTES = Exercise(
     well_done="Half a megabyte a token, for a model of 7 billion with full heads.",
 )  # fmt: skip
 
-EXERCISES = (CACHE, CHUNK, GQA, BYTES)
+EXERCISES = (CACHE, CHUNK, BYTES, GQA)

@@ -13,11 +13,49 @@ from mha_lesson.steps.long_context import (
     online_softmax,
     partial,
 )
-from mha_lesson.steps.softmax import masked_softmax
 
 INF = np.inf
 
 # ------------------------------------------------------------------------------ one pass
+
+
+class ThroughASlot:
+    """Scores of which only `width` can be seen at once: whoever computes with the whole row is found out.
+
+    A slice of at most `width` is an array; a longer one is again seen through the slot. It has a length, and can be
+    gone through one by one.
+    """
+
+    def __init__(self, scores, width: int):
+        self._scores, self._width = scores, width
+        self.shape, self.size, self.ndim, self.dtype = scores.shape, scores.size, scores.ndim, scores.dtype
+
+    def __len__(self) -> int:
+        return len(self._scores)
+
+    def __iter__(self):
+        return iter(self._scores)
+
+    def __getitem__(self, place):
+        part = self._scores[place]
+        return part if np.size(part) <= self._width else ThroughASlot(part, self._width)
+
+    def __array__(self, dtype=None, copy=None):
+        return self._refuse("all of them at once")
+
+    def __getattr__(self, name: str):
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(name)
+        return self._refuse(f"s.{name}, of all of them,")
+
+    def __sub__(self, other):
+        return self._refuse("the difference of all of them")
+
+    def _refuse(self, asked: str):
+        raise ValueError(
+            f"here s shows at most block = {self._width} scores at a time, and {asked} was asked for. Take a piece, "
+            f"s[start : start + block], use it, and go on."
+        )
 
 
 def _starts(scores, block):
@@ -106,6 +144,40 @@ def _merged(scores, values, block):
     return o[0] / l if l > 0 else 0.0
 
 
+def _upside_down_later(scores, values, block):
+    """Grows what should shrink, but knows that there is nothing to correct at first."""
+    m, l, o = -INF, 0.0, 0.0
+    for i in _starts(scores, block):
+        m_new = max(m, scores[i : i + block].max())
+        if m_new == -INF:
+            continue
+        factor = 1.0 if m == -INF else np.exp(m_new - m)
+        p = np.exp(scores[i : i + block] - m_new)
+        l, o, m = l * factor + p.sum(), o * factor + p @ values[i : i + block], m_new
+    return o / l if l else 0.0
+
+
+def _infinite_factor(scores, values, block):
+    """The same with nothing that knows: exp(inf) at the first block."""
+    m, l, o = -INF, 0.0, 0.0
+    for i in _starts(scores, block):
+        m_new = max(m, scores[i : i + block].max())
+        p = np.exp(scores[i : i + block] - m_new)
+        l, o, m = l * np.exp(m_new - m) + p.sum(), o * np.exp(m_new - m) + p @ values[i : i + block], m_new
+    return o / l
+
+
+def _no_maximum(scores, values, block):
+    pieces = [(np.exp(scores[i : i + block]), values[i : i + block]) for i in _starts(scores, block)]
+    return sum(e @ v for e, v in pieces) / sum(e.sum() for e, _ in pieces)
+
+
+UPSIDE_DOWN = "Both sums are corrected. But the wrong way round: the factor is exp(old - new), at most 1."
+INFINITE = (
+    "Three numbers are kept. But the first maximum is -inf, and in one exponent it stands on the wrong side: exp(inf) "
+    "is inf. Old sums shrink by exp(m - m_new), and a new block is measured as exp(s - m_new)."
+)
+NO_MAXIMUM = "Small scores come out right. But exp(1000) overflows, and exp(-1000) is 0: subtract the maximum so far."
 NOTHING_ALLOWED = (
     "Where one score is allowed all is right. But if all of them are -inf, nothing was added up, and 0 / 0 is no "
     "answer: return 0, as everywhere in this course."
@@ -128,6 +200,7 @@ ONLINE = Exercise(
         Probe((wave(7, size=3, dtype=np.float32), wave(7, step=1.1, dtype=np.float32), 3), "7 scores, float32"),
         Probe((np.full(3, -INF), np.array([1.0, 2, 4]), 2), "all scores are -inf",
               "If no score is allowed, the answer is 0."),
+        Probe((ThroughASlot(wave(7, size=3), 2), wave(7, step=1.1), 2), "7 scores, shown 2 at a time"),
     ],
     mistakes=(
         Mistake(
@@ -148,15 +221,16 @@ ONLINE = Exercise(
         ),
         Mistake(
             "shrink_upside_down",
-            "Both sums are corrected. But the wrong way round: the factor is exp(old - new), at most 1.",
+            UPSIDE_DOWN,
             function=_shrinking_upside_down,
         ),
+        Mistake("shrink_upside_down_later", UPSIDE_DOWN, function=_upside_down_later),
         Mistake(
             "infinite_factor",
-            "Three numbers are kept. But the first maximum is -inf, and in one exponent it stands on the wrong side: "
-            "exp(inf) is inf. Old sums shrink by exp(m - m_new), and a new block is measured as exp(s - m_new).",
+            INFINITE,
             "np.exp(m - m_new)", "np.exp(m_new - m)",
         ),
+        Mistake("infinite_factor_unguarded", INFINITE, function=_infinite_factor),
         Mistake(
             "shrink_by_block",
             "Both sums shrink when a block has a larger maximum. But they also grow when it has a smaller one: the "
@@ -193,9 +267,10 @@ ONLINE = Exercise(
         ),
         Mistake(
             "no_maximum",
-            "Small scores come out right. But exp(1000) overflows, and exp(-1000) is 0: subtract the maximum so far.",
+            NO_MAXIMUM,
             function=lambda s, v, block: np.exp(s) @ v / np.exp(s).sum(),
         ),
+        Mistake("no_maximum_by_block", NO_MAXIMUM, function=_no_maximum),
         Mistake(
             "no_maximum_guarded",
             "Small scores come out right, and so do those of which all are -inf. But exp(1000) overflows, and "
@@ -222,8 +297,8 @@ ONLINE = Exercise(
         ),
         Mistake(
             "stops_at_empty_block",
-            "Rising and falling scores are right. But where nothing is allowed yet you leave the loop: later blocks "
-            "may hold something. `continue`, not `break`.",
+            "Rising and falling scores are right. But where the first blocks hold nothing you end up with 0: the loop "
+            "was left (`continue`, not `break`), or a NaN became 0 at the end. Later blocks may hold something.",
             "continue", "break",
         ),
         Mistake("nothing_allowed", NOTHING_ALLOWED, "if l == 0:", "if False:"),
@@ -263,7 +338,6 @@ ONLINE = Exercise(
         ),
     ),
     forms={
-        "softmax of the whole": lambda s, v, block: masked_softmax(s, True) @ v,
         "log-sum-exp": _log_sum_exp,
         "in two passes": _in_two_passes,
         "by merging": _merged,
@@ -277,7 +351,7 @@ ONLINE = Exercise(
         "l = l * exp(m - m_new) + p.sum(), o = o * exp(m - m_new) + p @ v with p = exp(s - m_new). At the end o / l, "
         "and 0 if l is 0.",
     ),
-    well_done="One pass, any block, exact. This is the heart of FlashAttention.",
+    well_done="Any block, exact, and never more than a block in view. This is the heart of FlashAttention.",
 )  # fmt: skip
 
 
@@ -453,6 +527,11 @@ def _weighed(query, key, value, weigh, keep=np.tril):
     return weights @ value / weights.sum(axis=1, keepdims=True)
 
 
+def _divided_by_columns(query, key, value):
+    weights = np.tril(_phi(query, key))
+    return weights / weights.sum(axis=0) @ value
+
+
 def _phi(query, key):
     return features(query) @ features(key).T
 
@@ -498,14 +577,14 @@ LINEAR = Exercise(
         Probe((wave(5, 3), wave(5, 3, step=0.9, start=0.1), wave(5, 2, step=1.3)), "5 tokens, values of width 2"),
         Probe((wave(7, 2, size=2.0), wave(7, 2, step=1.7, size=2.0), wave(7, 5)), "7 tokens, values of width 5"),
         Probe((wave(4, 3), wave(4, 3, step=0.9, start=0.1), wave(4, 3, step=1.3)), "values as wide as keys"),
-        Probe((wave(5, 3, dtype=np.float32), wave(5, 3, step=1.7, dtype=np.float32), wave(5, 2, dtype=np.float32)),
-              "5 tokens, float32"),
+        Probe((wave(5, 3, step=1.1, start=0.2, dtype=np.float32), wave(5, 3, step=0.6, start=0.4, dtype=np.float32),
+               wave(5, 2, dtype=np.float32)), "5 tokens, float32"),
     ],
     mistakes=(
         Mistake(
             "not_causal",
             "Features and sums are right. But each token sees the whole text: state and total may hold only tokens up "
-            "to its own.",
+            "to its own. (You keep a list of states? += changes the one array in all its places: append a copy.)",
             function=lambda q, k, v: _weighed(q, k, v, _phi, keep=lambda w: w),
         ),
         Mistake(
@@ -555,6 +634,12 @@ LINEAR = Exercise(
             "divided_by_count",
             "The numerator is right. But the weights add up to phi(q) · z, not to the number of tokens.",
             " / max(query[t] @ total, TINY)", " / (t + 1)",
+        ),
+        Mistake(
+            "divided_by_columns",
+            "The weights are right before they are divided. But each column was made to add up to 1: it is the row, "
+            "the weights of one query, axis 1.",
+            function=_divided_by_columns,
         ),
         Mistake(
             "divided_by_keys",
@@ -640,7 +725,8 @@ LINEAR = Exercise(
         ),
         Mistake(
             "last_only",
-            "Features are right. But the state holds the last token alone: add to it, state += ...",
+            "The result is a mean of values. But of one: each token gets its own value alone. Keep what came before, "
+            "state += ... and total += ...",
             function=lambda q, k, v: v.copy(),
         ),
     ),
@@ -657,7 +743,7 @@ LINEAR = Exercise(
         "Go through the tokens. state (D, V) += np.outer(phi(k_t), v_t), and total (D,) += phi(k_t).",
         "Then out_t = phi(q_t) @ state / (phi(q_t) @ total).",
     ),
-    well_done="Its memory is D · V + D numbers, however long the text.",
+    well_done="Summed up token by token, this needs a memory of D · V + D numbers, however long the text.",
 )  # fmt: skip
 
 EXERCISES = (ONLINE, MERGE, LINEAR)

@@ -5,25 +5,41 @@ Importing this needs no torch: the kernel's solution and the stand-in are looked
 
 import importlib
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import usual_forms, wave
 from mha_lesson.steps.gpu import ROUNDING, Device, agrees, ring_step, timed
+from mha_lesson.steps.masks import causal_mask
 
 # ------------------------------------------------------------------------------ a clock
 
 
-def _job(seconds: float, repeats: int, queued: float = 0.0) -> tuple:
+@dataclass
+class Job:
+    """Hands over a job whose time goes round: the first run takes the first number of seconds, and so on."""
+
+    device: Device
+    seconds: tuple[float, ...]
+
+    def __call__(self) -> None:
+        self.device.launch(self.seconds[self.device.runs % len(self.seconds)])
+
+
+def _job(*seconds: float, repeats: int, queued: float = 0.0) -> tuple:
     device = Device(queued)
-    return partial(device.launch, seconds), device, repeats
+    return Job(device, seconds), device, repeats
 
 
 def _to_a_tenth_of_a_millisecond(probe: Probe, value) -> np.ndarray:
-    """Waiting inside the loop costs the handing over, 0.01 milliseconds: just as right."""
-    return np.round(np.asarray(value, float), 4)
+    """Waiting inside the loop costs the handing over, 0.01 milliseconds: just as right.
+
+    What is as short as the handing over stays apart from what is shorter: no time of the device's at all.
+    """
+    value = np.asarray(value, float)
+    return np.where(value > 0.0002, np.round(value, 4), np.where(value < 0.000008, np.minimum(value, 0), value))
 
 
 TIMED = Exercise(
@@ -31,9 +47,10 @@ TIMED = Exercise(
     signature="timed(run, device, repeats)",
     solution=timed,
     probes=lambda: [
-        Probe(_job(0.02, 10), "a job of 0.02 s, 10 repeats"),
-        Probe(_job(0.3, 1), "a job of 0.3 s, 1 repeat"),
-        Probe(_job(0.004, 5, queued=3.0), "a job of 0.004 s, and 3 s of other work still in the queue"),
+        Probe(_job(0.02, repeats=10), "a job of 0.02 s, 10 repeats"),
+        Probe(_job(0.3, repeats=1), "a job of 0.3 s, 1 repeat"),
+        Probe(_job(0.004, repeats=5, queued=3.0), "a job of 0.004 s, and 3 s of other work still in the queue"),
+        Probe(_job(0.01, 0.02, 0.03, 0.06, repeats=8), "a job that takes 0.01, 0.02, 0.03, 0.06 s in turn, 8 repeats"),
     ],
     judge=_to_a_tenth_of_a_millisecond,
     mistakes=(
@@ -81,6 +98,20 @@ TIMED = Exercise(
             "warm_up_counted",
             "You do one run more and wait for it. But its time is inside: start the clock after the warm-up is done.",
             function=lambda run, device, repeats: _clocked(run, device, repeats, "wait clock run wait runs wait"),
+        ),
+        Mistake(
+            "another_clock",
+            "A number comes back. But the device's time is not in it, 0 seconds: it is a pretend one with a clock of "
+            "its "
+            "own, device.now() and not time.perf_counter(). Or run() was never called.",
+            function=lambda run, device, repeats: 0.0,
+        ),
+        Mistake(
+            "one_run_alone",
+            "Everything is waited for, and one run is measured well. But only one: run it `repeats` times, and take "
+            "the "
+            "mean.",
+            function=lambda run, device, repeats: _clocked(run, device, 1, "run wait clock run wait"),
         ),
         Mistake(
             "one_run",
@@ -147,9 +178,12 @@ def _results() -> list[Probe]:
     long = wave(97, 3)
     beside = "That number is a sum of larger ones, and as uncertain as they are: measure against the largest."
     return [
-        Probe((_off(a, 3, "float32", top), a, "float32"), "a right result in float32"),
-        Probe((_off(a, 0.7, "bfloat16", top), a, "bfloat16"), "a right result in bfloat16"),
-        Probe((_off(large, 1.3, "float16", top), large, "float16"), "a right result in float16, numbers up to 4000"),
+        Probe(
+            (_off(a, 20, "float32", top), a, "float32"), "a right result in float32, from sums of many terms",
+            "A sum of n terms is rounded n times: dozens of roundings of the format it is summed in.",
+        ),
+        Probe((_off(a, 1.5, "bfloat16", top), a, "bfloat16"), "a right result in bfloat16"),
+        Probe((_off(large, 0.7, "float16", top), large, "float16"), "a right result in float16, numbers up to 4000"),
         Probe(
             (_off(near_zero, 3, "float32", (2, 1)), near_zero, "float32"),
             "a right result in float32, a number near 0 among larger ones", beside,
@@ -160,7 +194,9 @@ def _results() -> list[Probe]:
         ),
         Probe((_off(small, 3, "float64"), small, "float64"), "a right result in float64, small numbers"),
         Probe((_off(a, 1.5, "bfloat16"), a, "float32"), "called float32, but only as good as bfloat16"),
-        Probe((a * 1.25, a, "bfloat16"), "bfloat16, everything a quarter too large"),
+        Probe((a * 1.06, a, "bfloat16"), "bfloat16, everything 6 percent too large"),
+        Probe((_with(a, top, 0.97 * a[top]), a, "float16"), "float16, one number 3 percent too small"),
+        Probe((_with(a, top, a[top] * (1 - 1e-4)), a, "float32"), "float32, one number off in its fourth digit"),
         Probe((_with(small, (1, 1), 0.0), small, "float16"), "float16, small numbers, one of them 0 by mistake"),
         Probe((_with(tiny, (1, 1), 0.0), tiny, "float32"), "float32, very small numbers, one of them 0 by mistake"),
         Probe((_with(a, (4, 2), np.nan), a, "bfloat16"), "bfloat16, one NaN"),
@@ -175,9 +211,19 @@ def _within(output, exact, tolerance) -> bool:
     return bool(np.shape(output) == np.shape(exact) and (np.abs(output - exact) <= tolerance).all())
 
 
-def _usual(exact, dtype) -> float:
-    return 8 * ROUNDING[dtype] * np.abs(exact).max()
+def _share(dtype) -> float:
+    """A usual tolerance beside the largest number: some roundings of the format, dozens of the sums."""
+    return 8 * ROUNDING[dtype] + 50 * ROUNDING["float64" if dtype == "float64" else "float32"]
 
+
+def _usual(exact, dtype) -> float:
+    return _share(dtype) * np.abs(exact).max()
+
+
+SUMS = (
+    "A share of the largest number that depends on dtype: right. But the sums are rounded too, once for each term, in "
+    "float32: add dozens of roundings of that (for float64 of float64)."
+)
 
 AGREES = Exercise(
     id="13.agrees",
@@ -226,15 +272,32 @@ AGREES = Exercise(
             "each_number",
             "The tolerance depends on dtype, good. But it is a share of each number: one near 0 is a sum of larger "
             "ones, and as uncertain as they are. Take a share of the largest: np.abs(exact).max().",
-            function=lambda output, exact, dtype: _within(
-                output, exact, 8 * ROUNDING[dtype] * np.abs(exact)
-            ),
+            function=lambda output, exact, dtype: _within(output, exact, _share(dtype) * np.abs(exact)),
         ),
         Mistake(
             "no_scale",
             "The tolerance depends on dtype, good. But not on the size of the numbers: results of 4000 are off by "
             "more, results of 0.002 by less. Multiply it by np.abs(exact).max().",
-            function=lambda output, exact, dtype: _within(output, exact, 8 * ROUNDING[dtype]),
+            function=lambda output, exact, dtype: _within(output, exact, _share(dtype)),
+        ),
+        Mistake(
+            "sums_forgotten",
+            SUMS,
+            function=lambda output, exact, dtype: _within(output, exact, 8 * ROUNDING[dtype] * np.abs(exact).max()),
+        ),
+        Mistake(
+            "sums_and_shape_forgotten",
+            SUMS + " (And compare the shapes: one column for three passes, spread by broadcasting.)",
+            function=lambda output, exact, dtype: bool(
+                (np.abs(output - exact) <= 8 * ROUNDING[dtype] * np.abs(exact).max()).all()
+            ),
+        ),
+        Mistake(
+            "many_roundings_of_all",
+            "Right results pass, and the tolerance depends on dtype. But dozens of roundings of bfloat16 are a quarter "
+            "of the number: only the sums need them, and those are in float32. A few of ROUNDING[dtype], dozens of "
+            "the sums' format.",
+            function=lambda output, exact, dtype: _within(output, exact, 64 * ROUNDING[dtype] * np.abs(exact).max()),
         ),
         Mistake(
             "dtype_ignored",
@@ -292,22 +355,25 @@ AGREES = Exercise(
         ),
     ),
     forms={
-        "eight roundings": lambda output, exact, dtype: _within(output, exact, _usual(exact, dtype)),
+        "eight roundings and fifty": lambda output, exact, dtype: _within(output, exact, _usual(exact, dtype)),
         "np.allclose with atol": lambda output, exact, dtype: bool(
             output.shape == exact.shape
-            and np.allclose(output, exact, rtol=0, atol=10 * ROUNDING[dtype] * np.abs(exact).max())
+            and np.allclose(output, exact, rtol=0, atol=max(10 * ROUNDING[dtype], 4e-6) * np.abs(exact).max())
         ),
         "against the length of the whole": lambda output, exact, dtype: bool(
             output.shape == exact.shape
-            and np.linalg.norm(output - exact) <= 6 * ROUNDING[dtype] * np.linalg.norm(exact)
+            and np.linalg.norm(output - exact) <= _share(dtype) * np.linalg.norm(exact)
         ),
         "NumPy's bool": lambda output, exact, dtype: np.bool_(agrees(output, exact, dtype)),
     },
     hints=(
         "What is the largest error in the first example, and what is the largest number?",
-        "The tolerance is so many roundings of the format, gpu.ROUNDING[dtype], times the largest number in exact.",
+        "The tolerance is a share of the largest number in exact: a few gpu.ROUNDING[dtype], and dozens of roundings "
+        "of "
+        "the sums' format.",
         "Compare shapes first. And ask whether the error is small enough (<=): then NaN fails by itself.",
-        "output.shape == exact.shape and np.abs(output - exact).max() <= 8 * gpu.ROUNDING[dtype] * np.abs(exact).max()",
+        'sums = gpu.ROUNDING["float64" if dtype == "float64" else "float32"]; share = 4 * gpu.ROUNDING[dtype] + 64 * '
+        "sums; output.shape == exact.shape and np.abs(output - exact).max() <= share * np.abs(exact).max()",
     ),
     well_done="It depends on the format, on the size of the numbers, and on nothing else.",
 )  # fmt: skip
@@ -331,10 +397,17 @@ def _launch(kernel: Callable) -> Callable:
     return attention
 
 
-def _tokens(n: int, size: float = 1.0, rising: float = 0.0) -> tuple:
-    """query, key, value (n, 16), float32. `rising`: later keys fit better, by so much a token."""
-    query = wave(n, 16, step=0.7, size=size, dtype=np.float32)
-    key = wave(n, 16, step=0.9, start=0.1, size=size, dtype=np.float32)
+def _tokens(n: int, rising: float = 0.0, loud: float = 0.0) -> tuple:
+    """query, key, value (n, 16), float32. `rising`: later keys fit better, by so much a token.
+
+    loud: every third query looks at one feature of the keys alone, multiplied by this. The best key is far ahead of
+    the next and gets all, so that the last digits of large scores, which depend on the way they come, do not show.
+    """
+    query = wave(n, 16, step=0.7, dtype=np.float32)
+    key = wave(n, 16, step=0.9, start=0.1, dtype=np.float32)
+    if loud:
+        places = np.arange(n)
+        query[::3], query[::3, 0], key[:, 0] = 0, loud, 7 * places % n / n - places // 16  # falling, tile by tile
     if rising:
         query[:, 0], key[:, 0] = 1.0, rising * np.arange(n)
     return query, key, wave(n, 16, step=1.3, start=0.4, dtype=np.float32)
@@ -359,11 +432,11 @@ KERNEL = Exercise(
     solution="mha_lesson.pytorch.first_kernel:attention_kernel",
     drive=_launch,
     probes=lambda: [
-        Probe((*_tokens(16), 16), "16 tokens, one tile"),
+        Probe((*_tokens(32), 32), "32 tokens of width 16, one tile of 32"),
         Probe((*_tokens(37), 16), "37 tokens in tiles of 16: the last tile has 5"),
-        Probe((*_tokens(32, rising=3.0), 16), "32 tokens, later keys fit better: the maximum grows"),
+        Probe((*_tokens(32, rising=20.0), 16), "32 tokens, later keys fit better: the maximum grows"),
         Probe((*_tokens(32, rising=-3.0), 16), "32 tokens, later keys fit worse"),
-        Probe((*_tokens(37, size=20.0), 16), "37 tokens, scores in the hundreds"),
+        Probe((*_tokens(37, loud=4000.0), 16), "37 tokens, scores of every third query up to 1000"),
     ],
     mistakes=(
         Mistake(
@@ -401,7 +474,11 @@ KERNEL = Exercise(
         ),
         Mistake(
             "shrink_upside_down",
-            "l and acc are corrected. But the wrong way: tl.exp(m - m_new), old minus new, is at most 1.",
+            "The kernel runs. But all of its output is NaN. Either l is still 0 at the end, and 0 / 0 is NaN: add to "
+            "it in "
+            "each tile, and to acc. Or the correction is upside down: tl.exp(m - m_new), old minus new, is at most 1, "
+            "and "
+            "the other way round it is infinite at the first tile.",
             "tl.exp(m - m_new)", "tl.exp(m_new - m)",
         ),
         Mistake(
@@ -419,6 +496,38 @@ KERNEL = Exercise(
             "sum_of_columns",
             "The maximum is right. But tl.sum(p, 0) adds up columns: the shares of a query stand in its row, axis 1.",
             "tl.sum(p, 1)", "tl.sum(p, 0)",
+        ),
+        Mistake(
+            "maximum_of_all",
+            "A maximum is taken off. But one for the whole tile: a quiet query beside a loud one underflows, 0 / 0. "
+            "Each "
+            "row has its own, tl.max(s, 1).",
+            "tl.max(s, 1)", "tl.max(s)",
+        ),
+        Mistake(
+            "sum_of_all",
+            "The maximum is right. But tl.sum(p) adds up the whole tile: each query has its own sum, tl.sum(p, 1).",
+            "tl.sum(p, 1)", "tl.sum(p)",
+        ),
+        Mistake(
+            "one_key_too_many",
+            "Full tiles are right. But the keys are 0 to N - 1: key N does not exist, so < and not <=.",
+            "keys[None, :] < N", "keys[None, :] <= N",
+        ),
+        Mistake(
+            "mask_of_rows",
+            "Full tiles are right. But in s keys are columns: keys[None, :] < N. With keys[:, None] you hide queries.",
+            "tl.where(keys[None, :] < N", "tl.where(keys[:, None] < N",
+        ),
+        Mistake(
+            "maximum_as_row",
+            "Each query has its maximum. But it is taken off the columns: a query is a row of s, m_new[:, None].",
+            "m_new[:, None]", "m_new[None, :]",
+        ),
+        Mistake(
+            "divided_each_time",
+            "One tile is right. But acc is divided in each of them: keep the plain sum, the last line divides.",
+            "+ tl.dot(p, v)", "+ tl.dot(p / l[:, None], v)",
         ),
         Mistake(
             "no_maximum",
@@ -479,6 +588,11 @@ KERNEL = Exercise(
 
 # ------------------------------------------------------------------------------ a ring
 
+def _step_for_source(rank, step, world, n):
+    source = (rank - step) % world
+    return source, causal_mask(n, n) if step == rank else np.full((n, n), step < rank)
+
+
 RING = Exercise(
     id="13.ring",
     signature="ring(rank, step, world, n)",
@@ -489,6 +603,7 @@ RING = Exercise(
         Probe((0, 1, 3, 2), "rank 0 of 3, step 1"),
         Probe((1, 2, 5, 3), "rank 1 of 5, step 2"),
         Probe((3, 2, 5, 3), "rank 3 of 5, step 2"),
+        Probe((2, 2, 5, 3), "rank 2 of 5, step 2"),
     ],
     mistakes=(
         Mistake(
@@ -547,6 +662,34 @@ RING = Exercise(
             "np.full((n, n), source < rank)", "causal_mask(n, n)",
         ),
         Mistake(
+            "inverted",
+            "The right places are marked. But keep is True where a query MAY look, and yours is True where it may not.",
+            function=lambda *args: (ring_step(*args)[0], ~ring_step(*args)[1]),
+        ),
+        Mistake(
+            "step_for_source",
+            "The sources are right. But what may be seen depends on whose keys they are, not on the step: compare "
+            "source with rank.",
+            function=_step_for_source,
+        ),
+        Mistake(
+            "past_hidden_too",
+            "Its own piece is right, and so is the future. But of an earlier piece all may be seen: source < rank.",
+            "source < rank)", "False)",
+        ),
+        Mistake(
+            "swapped",
+            "Both are right. But in the other order: return source, keep.",
+            function=lambda *args: ring_step(*args)[::-1],
+        ),
+        Mistake(
+            "added",
+            "The right places are open. But this is a mask to add, 0 and -inf: return the boolean one, True where a "
+            "query "
+            "may look.",
+            function=lambda *args: (ring_step(*args)[0], np.where(ring_step(*args)[1], 0.0, -np.inf)),
+        ),
+        Mistake(
             "numbers",
             "The right places are open. But a mask is boolean: make it with a comparison, or dtype bool.",
             function=lambda rank, step, world, n: (
@@ -569,4 +712,4 @@ RING = Exercise(
     well_done="Compare positions and nothing else: that is all a mask ever was.",
 )  # fmt: skip
 
-EXERCISES = (TIMED, AGREES, KERNEL, RING)
+EXERCISES = (TIMED, KERNEL, AGREES, RING)

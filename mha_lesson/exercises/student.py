@@ -1,8 +1,10 @@
 """The five words a learner uses: check, hint, solution, adopt, status."""
 
+import ast
 import difflib
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,11 +97,47 @@ def solution(id: str) -> Note:
         return Note(_unknown(id), _unknown(id))
     if exercise.missing:
         return Note(exercise.missing, exercise.missing)
-    parts = [inspect.getsource(f).rstrip() for f in exercise.shown]
-    source = "\n\n\n".join(parts)
-    if "[Array," in source:
-        source = '# Float[Array, "L E"] reads: an array of floats with the axes L and E.\n\n' + source
+    source = "\n\n\n".join(inspect.getsource(f).rstrip() for f in exercise.shown)
+    before = [_imports(exercise.shown, source), _how_to_read(source)]
+    source = "\n\n\n".join(["\n\n".join(filter(None, before)), source]).lstrip("\n")
+    theirs, ours = exercise.signature.split("(")[0], exercise.solution.__name__
+    if theirs != ours:
+        source += f"\n\n\n{theirs} = {ours}  # its name in the lesson, and in the package"
     return Note(source, f"```python\n{source}\n```")
+
+
+def _how_to_read(source: str) -> str:
+    """The first shape in a signature, in words."""
+    shape = re.search(r'Float\[Array, "([^"]+)"\]', source)
+    if shape is None:
+        return ""
+    names = shape[1].split()
+    axes = f"the axes {' and '.join(names)}" if len(names) == 2 else f"the axis {names[0]}"
+    if len(names) > 2:
+        axes = f"the axes {', '.join(names[:-1])} and {names[-1]}"
+    more = " A name with * stands for any number of axes." if "*" in source[shape.start() :].split("):")[0] else ""
+    return f"# {shape[0]} reads: an array of floats with {axes}.{more}"
+
+
+def _imports(functions: list[Callable], source: str) -> str:
+    """What the source needs to run in a cell of the learner's, where np is there already."""
+    here = {f.__name__ for f in functions} | {"np"}
+    used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)} - here
+    wanted: dict[str, set[str]] = {}
+    modules = set()
+    for function in functions:
+        known = inspect.unwrap(function).__globals__
+        for name in used & set(known):
+            if inspect.ismodule(known[name]):
+                modules.add(f"import {known[name].__name__}" + f" as {name}" * (known[name].__name__ != name))
+                continue
+            module = getattr(known[name], "__module__", None) or ""
+            elsewhere = getattr(sys.modules.get(module), name, None) is known[name]
+            if not elsewhere or "._" in module:  # a constant, another name, or a place that is nobody's business
+                module = function.__module__
+            wanted.setdefault(module, set()).add(name)
+    lines = [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(wanted.items())]
+    return "\n".join([*sorted(modules), *lines])
 
 
 def adopt(id: str, function: Callable) -> Callable:
@@ -163,7 +201,7 @@ def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
         value = function(*args, **kwargs)
         if exercise.read:
             value = exercise.read(named.bind(*args, **kwargs).args, value)
-        value = plain(value)
+        value = plain(tuple(value) if isinstance(example, tuple) and isinstance(value, list) else value)
         return _in_form_of(example, value)
 
     adopted._own = function

@@ -650,7 +650,11 @@ FAULTS = [
         ("heads_out_columns_of_the_first", "(slice(None), rows)", "(slice(None), slice(len(rows)))"),
         ("heads_features_overlap", "range(h * D, (h + 1) * D)", "range(h, h + D)"),
         ("heads_read_tiled", "h * layer.num_kv_heads // layer.num_heads for h", "h % layer.num_kv_heads for h"),
-        ("heads_uneven_as_even", "return once if even else read", "return once"),
+        (
+            "heads_uneven_as_even",
+            " and read == [g for g in once for _ in range(len(read) // len(once))]",
+            "",
+        ),
         ("heads_mask_of_the_first", "keep[..., self.heads, :, :]", "keep[..., : len(self.heads), :, :]"),
         ("heads_copies_not_added", "mine.copy_(_sum_over_ranks(whole, self.group)[place])", "mine.copy_(whole[place])"),
         ("heads_sum_spoils_its_input", "x.contiguous().clone()", "x.contiguous()"),

@@ -186,6 +186,9 @@ class Tile:
     def __rtruediv__(self, other):
         return cast(other, _format_of_number(other)) / self
 
+    def __matmul__(self, other):
+        raise TypeError("@: a kernel has no such operator. Use tl.dot(a, b).")
+
     def __neg__(self):
         return Tile(-self.numbers, self.dtype)
 
