@@ -255,6 +255,7 @@ def four_ranks(rank, world):
 UNEVEN = {
     (12, 3, None): [[0], [0, 1, 1], [1, 1, 2], [2]],
     (12, 6, None): [[0, 0, 1], [1, 2, 2], [3, 3, 4], [4, 5, 5]],
+    (24, 6, None): [[0, 0, 0, 0, 1, 1], [1, 1, 2, 2, 2, 2], [3, 3, 3, 3, 4, 4], [4, 4, 5, 5, 5, 5]],
     (4, 1, None): [[0], [0], [0], [0]],
     (8, 4, 100.0): [[0], [1], [2], [3]],
 }
@@ -419,9 +420,10 @@ def test_only_ranks_without_a_result_are_late(tmp_path):
 
 
 INTERRUPTED = """
-import multiprocessing, os, tempfile
+import multiprocessing, os, signal, tempfile
 from mha_lesson.pytorch.parallel import run
 from tests.test_parallel import waits
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
 try:
     run(waits, 1)
 except KeyboardInterrupt:

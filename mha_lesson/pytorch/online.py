@@ -1,13 +1,13 @@
 """Exact attention in one pass over tiles: never an (L, S) array, forwards or backwards.
 
 A softmax seems to need the whole row first: its largest score, and its sum. It does not. Keep
-three numbers a row (the last one is a vector) and mend them when a later tile has a larger score:
+three numbers a row (the last one is a vector) and shrink them when a later tile has a larger score:
 
     m   the largest score so far           new  = max(m, max of the tile)
-    d   the sum of exp(score - m)          d    = d   exp(m - new) + sum of exp(S_tile - new)
-    a   the sum of exp(score - m) · v      a    = a   exp(m - new) + exp(S_tile - new) V_tile
+    l   the sum of exp(score - m)          l    = l   exp(m - new) + sum of exp(S_tile - new)
+    o   the sum of exp(score - m) · v      o    = o   exp(m - new) + exp(S_tile - new) V_tile
 
-At the end the output is O = a / d, and the log-sum-exp of the row is lse = m + log d. That one
+At the end the output is O = o / l, and the log-sum-exp of the row is lse = m + log l. That one
 number a row is all that the way back needs: it gives any weight again, P = exp(S - lse).
 
 Backwards, with dO the gradient of the output, and row i, key j:
@@ -31,7 +31,7 @@ Two answers over different keys can be joined, because lse says how much each on
 
 Sources: Milakov & Gimelshein 2018, "Online normalizer calculation for softmax", algorithm 3; Dao
 et al. 2022, "FlashAttention", algorithms 1, 2 and 4; Dao 2023, "FlashAttention-2", section 3.1
-(one lse instead of m and d); Liu et al. 2023, "Ring Attention" (what `merge` is for).
+(one lse instead of m and l); Liu et al. 2023, "Ring Attention" (what `merge` is for).
 """
 
 import math
@@ -173,16 +173,16 @@ class TiledAttention(torch.autograd.Function):
         lse = queries.new_empty((*queries.shape[:2], 1))  # (B·G, L·R, 1)
         for rows, tiles in blocks(q, k, keep, causal, block_q, block_k):
             peak = torch.full_like(lse[:, rows], -math.inf)  # m, (B·G, n·R, 1)
-            total = torch.zeros_like(peak)  # d
-            mix = torch.zeros_like(out[:, rows])  # a, (B·G, n·R, V)
+            total = torch.zeros_like(peak)  # l
+            mix = torch.zeros_like(out[:, rows])  # o, (B·G, n·R, V)
             for cols, hidden in tiles:
                 scores = hide(queries[:, rows] @ keys[:, cols].mT, hidden, q, k)  # (B·G, n·R, s)
                 higher = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
                 shift = finite_shift(higher)
                 parts = scores.sub_(shift).exp_()  # exp(S - m), in the same place
-                mend = (peak - shift).exp_()
-                total.mul_(mend).add_(parts.sum(dim=-1, keepdim=True))
-                mix.mul_(mend).baddbmm_(parts, values[:, cols])
+                shrink = (peak - shift).exp_()
+                total.mul_(shrink).add_(parts.sum(dim=-1, keepdim=True))
+                mix.mul_(shrink).baddbmm_(parts, values[:, cols])
                 peak = higher
             empty = total == 0
             lse[:, rows] = peak + total.masked_fill_(empty, 1).log()

@@ -427,9 +427,9 @@ FAULTS = [
     ),
     *_in(
         "pytorch/online.py",
-        ("online_sum_not_shrunk", "total.mul_(mend).add_", "total.add_"),
-        ("online_mix_not_shrunk", "mix.mul_(mend).baddbmm_", "mix.baddbmm_"),
-        ("online_shrink_upside_down", "mend = (peak - shift)", "mend = (shift - peak)"),
+        ("online_sum_not_shrunk", "total.mul_(shrink).add_", "total.add_"),
+        ("online_mix_not_shrunk", "mix.mul_(shrink).baddbmm_", "mix.baddbmm_"),
+        ("online_shrink_upside_down", "shrink = (peak - shift)", "shrink = (shift - peak)"),
         ("online_lse_without_peak", "peak + total.masked_fill_(empty, 1).log()", "total.masked_fill_(empty, 1).log()"),
         ("online_causal_upper_left", "first, last = a + S - L, b - 1 + S - L", "first, last = a, b - 1"),
         (

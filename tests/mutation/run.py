@@ -88,6 +88,7 @@ ROUTES = (
     Route("models/char_lm", ("models", "more_models", "cache"), ("10", "11")),
     Route("models/training", ("models", "more_models"), ("09", "07", "10")),
     Route("models/induction", ("models", "more_models"), ("09", "10")),
+    Route("models/recall", ("recall",), ("12",)),
     Route("models/", ("models", "more_models"), ("10",)),
     Route("data", ("data",), ("01", "07", "09", "10", "06")),
 )  # fmt: skip
