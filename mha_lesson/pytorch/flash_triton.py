@@ -102,11 +102,11 @@ def forward_tile(
     if MASKED:
         s = tl.where(keys[None, :] <= last[:, None], s, float("-inf"))
     m_new = tl.maximum(m, tl.max(s, 1) * scale)  # (BLOCK_Q,)
-    peak = m_new
+    highest = m_new
     if MASKED:
-        peak = tl.where(m_new == float("-inf"), 0.0, m_new)  # a query that has seen nothing yet
-    p = tl.exp2(s * scale - peak[:, None])  # (BLOCK_Q, BLOCK_K)
-    shrink = tl.exp2(m - peak)
+        highest = tl.where(m_new == float("-inf"), 0.0, m_new)  # a query that has seen nothing yet
+    p = tl.exp2(s * scale - highest[:, None])  # (BLOCK_Q, BLOCK_K)
+    shrink = tl.exp2(m - highest)
     l = l * shrink + tl.sum(p, 1)
     acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")  # (BLOCK_Q, BLOCK_D)
     return m_new, l, acc

@@ -193,9 +193,9 @@ def roofline(points, peak_tflops, bandwidth_tb_s, title=""):
     axes.plot([ridge, ridge], [bottom, peak_tflops], color=GUIDE, linewidth=0.9, linestyle=":", label="_ridge")
     axes.annotate(f"{ridge:.3g} operations a byte", (ridge, bottom), (5, 5), textcoords="offset points", fontsize=SMALL)
     axes.annotate(f"peak {peak_tflops:,.4g} TFLOP/s", (x[-1], peak_tflops * 1.12), ha="right", fontsize=SMALL)
-    middle = np.sqrt(x[0] * ridge)
-    axes.annotate(f"{bandwidth_tb_s:.3g} TB/s", (middle, middle * bandwidth_tb_s), (-8, 8), ha="right",
-                  textcoords="offset points", fontsize=SMALL)  # fmt: skip
+    high = x[0] ** 0.2 * ridge**0.8  # near the top of the slope, where there is room beside it
+    speed = f"{bandwidth_tb_s:.3g} TB/s" if bandwidth_tb_s >= 0.1 else f"{bandwidth_tb_s * 1000:.3g} GB/s"
+    axes.annotate(speed, (high, high * bandwidth_tb_s), (-8, 6), ha="right", textcoords="offset points", fontsize=SMALL)
     for index, (name, (intensity, tflops)) in enumerate(points.items()):
         look = {**_look(index), "linestyle": "none", "markersize": 8}
         axes.plot([intensity], [tflops], label=str(name), markeredgecolor="white", zorder=3, **look)
