@@ -14,6 +14,12 @@ from tests import browser_lab
 
 LESSON = "05_softmax.ipynb"
 HEADS = "09_real_heads.ipynb"
+SERVING, LONG, GPU = "11_serving_kv_cache_gqa.ipynb", "12_long_context.ipynb", "13_gpu.ipynb"
+KERNEL = """        s = tl.where(keys[None, :] < N, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+        new = tl.maximum(m, tl.max(s, 1))
+        p, shrink = tl.exp(s - new[:, None]), tl.exp(m - new)
+        l, acc, m = l * shrink + tl.sum(p, 1), acc * shrink[:, None] + tl.dot(p, v), new
+"""
 WRONG_AXIS = """def softmax(z):
     e = np.exp(z - z.max(axis=0))
     return e / e.sum(axis=0)
@@ -72,6 +78,61 @@ def test_the_head_viewer_draws_and_follows_the_keyboard(open_lesson):
     sentence.get_by_text("Layer 1, head 2: left").wait_for()
     assert not lesson.outside
     assert not lesson.complaints
+
+
+@pytest.mark.skipif(not (paths.NOTEBOOKS / SERVING).exists(), reason=f"there is no {SERVING} in notebooks/ yet")
+def test_the_cache_of_a_model_is_counted_again(open_lesson):
+    lesson = open_lesson(SERVING)
+    run_cells(lesson, "import mha_lesson.pytorch", "import PUBLISHED", "show.KVCacheCalculator")
+    calculator = lesson.on_screen(lesson.find("show.KVCacheCalculator"))
+    sentence = calculator.get_by_role("status")
+    sentence.get_by_text("1 text of 4,096 tokens, 2 bytes a number: 2 GiB").wait_for()
+    calculator.get_by_role("combobox").first.select_option("Llama 2 70B")
+    sentence.get_by_text("Llama 2 70B").wait_for()
+    calculator.locator(".noUi-handle").nth(1).press("ArrowRight")
+    sentence.get_by_text("2 texts of 4,096 tokens").wait_for()
+    assert not lesson.outside
+    assert not lesson.complaints
+
+
+@pytest.mark.skipif(not (paths.NOTEBOOKS / LONG).exists(), reason=f"there is no {LONG} in notebooks/ yet")
+def test_the_tiles_go_on_and_back(open_lesson):
+    lesson = open_lesson(LONG)
+    run_cells(lesson, "import mha_lesson.pytorch", "import tiled_attention", "show.TileStepper")
+    stepper = lesson.on_screen(lesson.find("show.TileStepper"))
+    sentence = stepper.get_by_role("status")
+    sentence.get_by_text("Tile 1 of 6: queries 0 and 1 meet keys 0 and 1.").wait_for()
+    stepper.get_by_role("button", name="next").click()
+    sentence.get_by_text("Tile 2 of 6: queries 2 and 3 meet keys 0 and 1.").wait_for()
+    stepper.get_by_role("button", name="back").click()
+    stepper.get_by_role("button", name="back").click()  # the end stays
+    sentence.get_by_text("Tile 1 of 6").wait_for()
+    stepper.locator(".noUi-handle").press("End")
+    sentence.get_by_text("Tile 6 of 6").wait_for()
+    assert not lesson.outside
+    assert not lesson.complaints
+
+
+@pytest.mark.skipif(not (paths.NOTEBOOKS / GPU).exists(), reason=f"there is no {GPU} in notebooks/ yet")
+def test_a_kernel_is_written_in_the_browser(open_lesson):
+    lesson = open_lesson(GPU)
+    run_cells(lesson, "import mha_lesson.pytorch", "import tl\n")
+    index = lesson.find('check("13.kernel"')
+    stub = lesson.cells()[index]["source"]
+    answer = stub.replace("        raise NotImplementedError\n", KERNEL)
+    assert answer != stub
+    lesson.run(index, answer)
+    lesson.on_screen(index).get_by_text("13.kernel: correct").wait_for()
+    lesson.run(index, answer.replace("keys[None, :] < N", "keys[None, :] <= N"))
+    lesson.on_screen(index).get_by_text("key N does not exist").wait_for()
+    assert not lesson.complaints
+
+
+def run_cells(lesson, *words):
+    """The cells that hold these words, in this order."""
+    for text in words:
+        index = lesson.find(text)
+        lesson.run(index, lesson.cells()[index]["source"])
 
 
 def picture_before_the_first_run(lesson):
