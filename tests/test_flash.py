@@ -196,7 +196,7 @@ def test_nothing_to_attend_to(shape, poisoned):
 BROKEN = {  # what is changed -> (kernel, old, new); "dK" and so on: what must come out wrong
     "no shrinking": ("forward_tile", "acc * shrink[:, None]", "acc"),
     "sum not shrunk": ("forward_tile", "l * shrink + tl.sum", "l + tl.sum"),
-    "no scale": ("forward_tile", "s * scale - highest", "s - peak"),
+    "no scale": ("forward_tile", "s * scale - highest", "s - highest"),
     "largest score not scaled": ("forward_tile", "tl.max(s, 1) * scale", "tl.min(s, 1) * scale"),
     "mask one too far": ("forward_tile", "keys[None, :] <= last[:, None]", "keys[None, :] <= last[:, None] + 1"),
     "mask one too near": ("forward_tile", "keys[None, :] <= last[:, None]", "keys[None, :] < last[:, None]"),
