@@ -230,8 +230,43 @@ def sorts(s, v, block):
     return online(np.sort(s), v[np.argsort(s)], block)
 
 
-def test_a_sequence_may_be_taken_apart_before_it_is_looked_at():
-    assert mistake("12.online", split_first) == "correct"
+def by_numpys_pieces(s, v, block):
+    pieces = np.array_split(s.astype(float), range(block, len(s), block))
+    m, l, o, i = NEG, 0.0, 0.0, 0
+    for piece in pieces:
+        new = max(m, piece.max())
+        if new > NEG:
+            p = np.exp(piece - new)
+            l, o, m = l * np.exp(m - new) + p.sum(), o * np.exp(m - new) + p @ v[i : i + len(piece)], new
+        i += len(piece)
+    return o / l if l else 0
+
+
+def writes_into_its_copy(s, v, block):
+    s = s.copy()
+    m, l, o = NEG, 0.0, 0.0
+    for i in range(0, len(s), block):
+        piece = s[i : i + block]
+        new = max(m, piece.max())
+        if new > NEG:
+            piece -= new
+            np.exp(piece, out=piece)
+            l, o, m = l * np.exp(m - new) + piece.sum(), o * np.exp(m - new) + piece @ v[i : i + block], new
+    return o / l if l else 0
+
+
+@pytest.mark.parametrize("function", [split_first, by_numpys_pieces, writes_into_its_copy])
+def test_the_sequence_may_be_cut_and_copied(function):
+    assert mistake("12.online", function) == "correct"
+
+
+def test_the_maximum_of_all_first_is_another_pass():
+    def two_passes(s, v, block):
+        m = max(s[i : i + block].max() for i in range(0, len(s), block))
+        pieces = [(np.exp(s[i : i + block] - m), v[i : i + block]) for i in range(0, len(s), block)] if m > NEG else []
+        return sum(p @ x for p, x in pieces) / max(sum(p.sum() for p, _ in pieces), 1e-300)
+
+    assert mistake("12.online", two_passes) == "two_passes"
 
 
 @pytest.mark.parametrize("function", [whole_row, sees_all, sorts])

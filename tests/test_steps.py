@@ -405,10 +405,8 @@ def test_masks_that_fit_are_handed_on(mask, scores):
      ((2, 3, 5), (3, 5)), ((2, 2, 3, 5), (2, 4, 3, 5)), ((2, 4, 3, 5), (1, 4, 3, 5))],
 )  # fmt: skip
 def test_masks_that_do_not_fit_are_refused(mask, scores):
-    wanted = says(
-        "keep: expected a shape that broadcasts to the scores", str(scores), f"got {mask}",
-        "keep[:, None, None, :]",
-    )  # fmt: skip
+    mend = "keep[:, None, None, :]" if len(scores) > 2 else "each of the 3 queries and a column for each of the 5"
+    wanted = says("keep: expected a shape that broadcasts to the scores", str(scores), f"got {mask}", mend)
     with pytest.raises(ValueError, match=wanted):
         check_keep(np.ones(mask, bool), scores)
 

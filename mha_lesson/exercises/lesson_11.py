@@ -86,6 +86,8 @@ def _call(step, cache, new):
             error = type(error)(f"{error} ({NO_CACHE_YET})").with_traceback(error.__traceback__)
         shapes = ", ".join(f"{name} {x.shape}" for name, x in zip("qkv", new, strict=True))
         error.add_note(f"The shapes that came in: {shapes}; the cache: {_shapes_in(cache)}.")
+        if cache is not None:
+            error.add_note("New rows belong below the old ones: np.concatenate([old, new]), along axis 0.")
         raise error from None
 
 
@@ -208,6 +210,16 @@ def _scaled_by_width(cache, query, key, value):
     return _causal(query / np.sqrt(query.shape[1]), keys, values), (keys, values)
 
 
+def _scaled_by_value_width(cache, query, key, value):
+    keys, values = _joined(cache, key, value)
+    return _causal(query * np.sqrt(query.shape[1] / value.shape[1]), keys, values), (keys, values)
+
+
+def _no_mask(cache, query, key, value):
+    keys, values = _joined(cache, key, value)
+    return _attend(query, keys, values), (keys, values)
+
+
 def _no_maximum(scores, keep):
     e = np.where(keep, np.exp(scores), 0)
     return e / e.sum(axis=-1, keepdims=True)
@@ -315,9 +327,9 @@ ONE_ONLY = (
     "as the cache, or the step after the next has forgotten."
 )
 CHANGES = (
-    "One call after the other, the outputs are right. But the step changes the cache that it was given: whoever goes "
-    "on from there a second time, with another word, finds the first one's tokens in it. Make a new one: "
-    "np.concatenate([cache[0], k]), or [*cache, (k, v)] for a list."
+    "One call after the other, the outputs are right. But the step changes the cache that it was given (or keeps one "
+    "outside of itself): whoever goes on from there a second time, with another word, finds the first one's tokens in "
+    "it. Make a new one: np.concatenate([cache[0], k]), or [*cache, (k, v)] for a list."
 )
 QUERY_KEPT = (
     "The cache grows as it should. But the query went into it in the place of the key: a query is used once, keys are "
@@ -336,6 +348,14 @@ SUM_OF_VALUES = (
     "puts them below each other)."
 )
 BY_WIDTH = "Mask and cache are right. But the scores are divided by the width: its square root is meant (lesson 03)."
+BY_VALUE_WIDTH = (
+    "Mask and cache are right. But the scores are divided by the root of the values' width: it is that of the keys, "
+    "q.shape[-1]. Here the two differ."
+)
+FIXED_SHIFT = (
+    "Where the shift fits, the rows are right. But a shift of the triangle that fits one example does not fit all: it "
+    "is the number of tokens in the cache, S - n."
+)
 OVERFLOWS = (
     "Small scores come out right. But exp overflows for large ones: subtract the largest score of each row first "
     "(lesson 05)."
@@ -437,6 +457,7 @@ CACHE = Exercise(
         ),
         Mistake("sum_of_values", SUM_OF_VALUES, function=_weighed_by(lambda scores, keep: softmax(scores.T).T)),
         Mistake("scaled_by_width", BY_WIDTH, function=_scaled_by_width),
+        Mistake("scaled_by_value_width", BY_VALUE_WIDTH, function=_scaled_by_value_width),
         Mistake("no_maximum", OVERFLOWS, function=_weighed_by(_no_maximum)),
         Mistake("not_shares", NOT_SHARES, function=_weighed_by(_not_shares)),
         Mistake("not_shares_raw", NOT_SHARES, function=_weighed_by(lambda scores, keep: np.exp(scores) * keep)),
@@ -504,6 +525,28 @@ CHUNK = Exercise(
             "The triangle is in the right corner. But it is one too wide: each token sees the next one.",
             MASK, "np.tri(len(query), len(key), len(key) - len(query) + 1, dtype=bool)",
         ),
+        *[
+            Mistake(name, FIXED_SHIFT, function=_masked_by(lambda n, S, by=by: np.tri(n, S, by(n, S), dtype=bool)))
+            for name, by in {
+                "shifted_by_3": lambda n, S: 3,
+                "shifted_by_2": lambda n, S: 2,
+                "shifted_by_n": lambda n, S: n,
+                "shifted_by_n_and_1": lambda n, S: n + 1,
+                "shifted_by_all_but_2": lambda n, S: S - 2,
+            }.items()
+        ],
+        Mistake(
+            "first_chunk_unmasked",
+            "Behind a cache it is right. But where the cache is None there is no mask: the first chunk has tokens that "
+            "must not see each other, too.",
+            function=lambda cache, q, k, v: cache_chunk(cache, q, k, v) if cache else (_attend(q, k, v), (k, v)),
+        ),
+        Mistake(
+            "only_first_chunk_masked",
+            "The first chunk is right. But behind a cache there is no mask: the new tokens must not see each other's "
+            "future there, too.",
+            function=lambda cache, q, k, v: cache_chunk(cache, q, k, v) if cache is None else _no_mask(cache, q, k, v),
+        ),
         Mistake(
             "shifted_back",
             "The first chunk is right. But behind a cache the triangle is shifted the wrong way, to the left: it is "
@@ -551,6 +594,7 @@ CHUNK = Exercise(
         ),
         Mistake("softmax_axis", SOFTMAX_AXIS, WEIGHTS, "masked_softmax(attention_scores(query, key).T, keep.T).T"),
         Mistake("scaled_by_width", BY_WIDTH, function=_scaled_by_width),
+        Mistake("scaled_by_value_width", BY_VALUE_WIDTH, function=_scaled_by_value_width),
         Mistake("no_maximum", OVERFLOWS, function=_weighed_by(_no_maximum)),
         Mistake("not_shares", NOT_SHARES, function=_weighed_by(_not_shares)),
         Mistake("not_shares_raw", NOT_SHARES, function=_weighed_by(lambda scores, keep: np.exp(scores) * keep)),
@@ -706,6 +750,12 @@ GQA = Exercise(
             "not_repeated",
             "The heads stay what they are. But there are still G of them: G * n are needed, one for each query head.",
             function=lambda k, n: k.copy(),
+        ),
+        Mistake(
+            "numbers_repeated",
+            "The shape is right. But the numbers of a row were repeated, not the heads: pass the axis of the heads, "
+            "np.repeat(k, n, axis=1), and no reshape is needed.",
+            function=lambda k, n: np.repeat(k, n).reshape(k.shape[0], k.shape[1] * n, *k.shape[2:]),
         ),
         Mistake(
             "flattened",

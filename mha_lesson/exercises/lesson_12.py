@@ -19,26 +19,48 @@ INF = np.inf
 # ------------------------------------------------------------------------------ one pass
 
 
-class ThroughASlot:
-    """Scores of which only `width` can be seen at once: whoever computes with the whole row is found out.
+class AlreadyGone(LookupError):
+    """A score was asked for that had been seen before others."""
 
-    A slice of at most `width` is an array; a longer one is again seen through the slot. It has a length, and can be
-    gone through one by one.
+
+class ThroughASlot:
+    """Scores of which only `width` can be seen at once, and no earlier ones after later ones.
+
+    Whoever computes with the whole row, or goes through it twice, is found out. A slice of at most `width` is an
+    array; a longer one is again seen through the slot. It has a length, and can be gone through one by one.
     """
 
-    def __init__(self, scores, width: int):
-        self._scores, self._width = scores, width
+    def __init__(self, scores, width: int, first: int = 0, state: dict | None = None):
+        self._scores, self._width, self._first = scores, width, first
+        self._state = {"at": 0} if state is None else state  # where the piece begins that was seen last
         self.shape, self.size, self.ndim, self.dtype = scores.shape, scores.size, scores.ndim, scores.dtype
 
     def __len__(self) -> int:
         return len(self._scores)
 
     def __iter__(self):
-        return iter(self._scores)
+        return (self[i] for i in range(len(self)))
 
     def __getitem__(self, place):
-        part = self._scores[place]
-        return part if np.size(part) <= self._width else ThroughASlot(part, self._width)
+        part, places = self._scores[place], np.atleast_1d(np.arange(self._first, self._first + len(self))[place])
+        if np.size(part) > self._width:
+            return ThroughASlot(part, self._width, int(places[0]), self._state)
+        if places.size and places.max() < self._state["at"]:
+            raise AlreadyGone(
+                f"s goes by once: place {places.min()} was asked for after place {self._state['at']}. Keep m, l and o "
+                f"of what has gone by, and correct them."
+            )
+        self._state["at"] = int(places.min()) if places.size else self._state["at"]
+        return part
+
+    def copy(self) -> "ThroughASlot":
+        return ThroughASlot(self._scores.copy(), self._width, self._first, self._state)
+
+    def astype(self, dtype) -> "ThroughASlot":
+        return ThroughASlot(self._scores.astype(dtype), self._width, self._first, self._state)
+
+    def swapaxes(self, *_) -> "ThroughASlot":  # np.array_split asks for it
+        return self
 
     def __array__(self, dtype=None, copy=None):
         return self._refuse("all of them at once")
@@ -113,8 +135,16 @@ def _divided_each_time(scores, values, block):
     return o
 
 
+def _stopping(scores, values, block):
+    """Ends at the first block that holds nothing."""
+    pieces = [slice(i, i + block) for i in _starts(scores, block)]
+    hidden = [i for i, piece in enumerate(pieces) if np.max(scores[piece]) == -INF]
+    end = pieces[hidden[0]].start if hidden else len(scores)
+    return _log_sum_exp(scores[:end], values[:end], block)
+
+
 def _in_two_passes(scores, values, block):
-    """Right: the maximum first, then the sums. The values do not tell the number of passes."""
+    """The maximum first, then the sums."""
     m = max(scores[i : i + block].max() for i in _starts(scores, block))
     if m == -INF:
         return 0.0
@@ -200,7 +230,7 @@ ONLINE = Exercise(
         Probe((wave(7, size=3, dtype=np.float32), wave(7, step=1.1, dtype=np.float32), 3), "7 scores, float32"),
         Probe((np.full(3, -INF), np.array([1.0, 2, 4]), 2), "all scores are -inf",
               "If no score is allowed, the answer is 0."),
-        Probe((ThroughASlot(wave(7, size=3), 2), wave(7, step=1.1), 2), "7 scores, shown 2 at a time"),
+        Probe((ThroughASlot(wave(7, size=3), 2), wave(7, step=1.1), 2), "7 scores, shown 2 at a time, and once"),
     ],
     mistakes=(
         Mistake(
@@ -301,6 +331,18 @@ ONLINE = Exercise(
             "was left (`continue`, not `break`), or a NaN became 0 at the end. Later blocks may hold something.",
             "continue", "break",
         ),
+        Mistake(
+            "two_passes",
+            "Every answer is right. But there are two passes: first the maximum of all, then the sums. Begin with the "
+            "maximum of the first block, and correct l and o when a later one is larger.",
+            function=_in_two_passes,
+        ),
+        Mistake(
+            "stops_at_hidden_block",
+            "Rising and falling scores are right. But a block that is all -inf ends the loop, and what comes behind it "
+            "is missing: `continue`, not `break`.",
+            function=_stopping,
+        ),
         Mistake("nothing_allowed", NOTHING_ALLOWED, "if l == 0:", "if False:"),
         Mistake(
             "nothing_allowed_nan",
@@ -339,7 +381,6 @@ ONLINE = Exercise(
     ),
     forms={
         "log-sum-exp": _log_sum_exp,
-        "in two passes": _in_two_passes,
         "by merging": _merged,
         "one score at a time": lambda s, v, block: online_softmax(s, v, 1),
         **usual_forms(online_softmax),
@@ -351,7 +392,7 @@ ONLINE = Exercise(
         "l = l * exp(m - m_new) + p.sum(), o = o * exp(m - m_new) + p @ v with p = exp(s - m_new). At the end o / l, "
         "and 0 if l is 0.",
     ),
-    well_done="Any block, exact, and never more than a block in view. This is the heart of FlashAttention.",
+    well_done="Any block, exact, in one pass. With nothing kept but m, l and o, this is the heart of FlashAttention.",
 )  # fmt: skip
 
 
@@ -484,6 +525,11 @@ MERGE = Exercise(
             "averaged",
             "The maximum is right. But l and o were averaged: they are sums, and add up.",
             "return m, l, o", "return m, l / 2, o / 2",
+        ),
+        Mistake(
+            "order",
+            "All three are right. But they come in another order: return m, l, o.",
+            "return m, l, o", "return l, m, o",
         ),
         Mistake(
             "maximum_of_first",
@@ -743,7 +789,8 @@ LINEAR = Exercise(
         "Go through the tokens. state (D, V) += np.outer(phi(k_t), v_t), and total (D,) += phi(k_t).",
         "Then out_t = phi(q_t) @ state / (phi(q_t) @ total).",
     ),
-    well_done="Summed up token by token, this needs a memory of D · V + D numbers, however long the text.",
+    well_done="The numbers are right. Where sums run along and no (L, L) table is made, D · V + D numbers are all the "
+    "memory, however long the text.",
 )  # fmt: skip
 
 EXERCISES = (ONLINE, MERGE, LINEAR)

@@ -6,6 +6,7 @@ Importing this needs no torch: the kernel's solution and the stand-in are looked
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -40,6 +41,25 @@ def _to_a_tenth_of_a_millisecond(probe: Probe, value) -> np.ndarray:
     """
     value = np.asarray(value, float)
     return np.where(value > 0.0002, np.round(value, 4), np.where(value < 0.000008, np.minimum(value, 0), value))
+
+
+MEAN = (
+    "Warm-up and waits are right, and each run has its own time. But the mean is asked for, all runs together divided "
+    "by repeats."
+)
+
+
+def _of_single_runs(run, device, repeats, choice):
+    """Each run timed by itself, and one number made of all."""
+    run()
+    device.wait()
+    seconds = []
+    for _ in range(repeats):
+        start = device.now()
+        run()
+        device.wait()
+        seconds.append(device.now() - start)
+    return choice(seconds)
 
 
 TIMED = Exercise(
@@ -96,7 +116,7 @@ TIMED = Exercise(
         ),
         Mistake(
             "warm_up_counted",
-            "You do one run more and wait for it. But its time is inside: start the clock after the warm-up is done.",
+            "You do one run more. But its time is inside: it must be over, device.wait(), before the clock starts.",
             function=lambda run, device, repeats: _clocked(run, device, repeats, "wait clock run wait runs wait"),
         ),
         Mistake(
@@ -106,6 +126,10 @@ TIMED = Exercise(
             "own, device.now() and not time.perf_counter(). Or run() was never called.",
             function=lambda run, device, repeats: 0.0,
         ),
+        *[
+            Mistake(name, MEAN, function=partial(_of_single_runs, choice=choice))
+            for name, choice in (("median", np.median), ("minimum", np.min))
+        ],
         Mistake(
             "one_run_alone",
             "Everything is waited for, and one run is measured well. But only one: run it `repeats` times, and take "
@@ -175,7 +199,7 @@ def _results() -> list[Probe]:
     a, large, small, tiny = (wave(5, 3, size=size) for size in (1.0, 4000.0, 0.002, 5e-6))
     top = np.unravel_index(np.abs(a).argmax(), a.shape)
     near_zero = _with(a, (2, 1), 1e-6)
-    long = wave(97, 3)
+    long, many, negative = wave(97, 3), wave(401, 37), -1 - wave(5, 3) ** 2
     beside = "That number is a sum of larger ones, and as uncertain as they are: measure against the largest."
     return [
         Probe(
@@ -192,7 +216,9 @@ def _results() -> list[Probe]:
             (_off(near_zero, 1.2, "bfloat16", (2, 1)), near_zero, "bfloat16"),
             "a right result in bfloat16, a number near 0 among larger ones", beside,
         ),
-        Probe((_off(small, 3, "float64"), small, "float64"), "a right result in float64, small numbers"),
+        Probe((_off(small, 20, "float64"), small, "float64"), "a right result in float64, small numbers, many terms"),
+        Probe((_off(negative, 1.2, "float16"), negative, "float16"), "a right result in float16, all numbers negative"),
+        Probe((_off(small, 3, "float32"), small, "float64"), "called float64, but only as good as float32"),
         Probe((_off(a, 1.5, "bfloat16"), a, "float32"), "called float32, but only as good as bfloat16"),
         Probe((a * 1.06, a, "bfloat16"), "bfloat16, everything 6 percent too large"),
         Probe((_with(a, top, 0.97 * a[top]), a, "float16"), "float16, one number 3 percent too small"),
@@ -200,7 +226,10 @@ def _results() -> list[Probe]:
         Probe((_with(small, (1, 1), 0.0), small, "float16"), "float16, small numbers, one of them 0 by mistake"),
         Probe((_with(tiny, (1, 1), 0.0), tiny, "float32"), "float32, very small numbers, one of them 0 by mistake"),
         Probe((_with(a, (4, 2), np.nan), a, "bfloat16"), "bfloat16, one NaN"),
+        Probe((_with(a, (4, 2), np.inf), a, "bfloat16"), "bfloat16, one infinite number"),
         Probe((_with(long, (50, 1), 0.0), long, "float32"), "float32, 97 tokens, one number wrong"),
+        Probe((_with(many, (50, 1), many[50, 1] - 0.5), many, "bfloat16"), "bfloat16, 401 tokens, one number wrong"),
+        Probe((a.reshape(3, 5), a, "float32"), "float32, the right numbers in another shape"),
         Probe((a[:, :1], np.repeat(a[:, :1], 3, axis=1), "float32"), "float32, one column where there should be three"),
         Probe((-a, a, "float16"), "float16, every sign wrong"),
     ]
@@ -221,8 +250,8 @@ def _usual(exact, dtype) -> float:
 
 
 SUMS = (
-    "A share of the largest number that depends on dtype: right. But the sums are rounded too, once for each term, in "
-    "float32: add dozens of roundings of that (for float64 of float64)."
+    "A share of the largest number that depends on dtype: right. But it is too small where dtype is also the format of "
+    "the sums, which are rounded once for each term: some 50 roundings of float32 more (of float64 for float64)."
 )
 
 AGREES = Exercise(
@@ -326,6 +355,46 @@ AGREES = Exercise(
             ),
         ),
         Mistake(
+            "length_of_error",
+            "The tolerance fits. But you compare the length of the whole error: one wrong number among many disappears "
+            "in it. Look at the largest.",
+            function=lambda output, exact, dtype: bool(
+                np.shape(output) == np.shape(exact)
+                and np.linalg.norm(output - exact) <= _share(dtype) * np.linalg.norm(exact)
+            ),
+        ),
+        Mistake(
+            "beside_the_output",
+            "The tolerance fits. But it is measured against the output, and an infinite number there allows "
+            "everything: "
+            "against the largest number of exact.",
+            function=lambda output, exact, dtype: bool(
+                np.shape(output) == np.shape(exact)
+                and np.abs(output - exact).max() <= _share(dtype) * np.abs(output).max()
+            ),
+        ),
+        Mistake(
+            "largest_without_sign",
+            "The tolerance fits. But exact.max() is below 0 where all numbers are: np.abs(exact).max().",
+            function=lambda output, exact, dtype: _within(output, exact, _share(dtype) * np.max(exact)),
+        ),
+        Mistake(
+            "numbers_in_any_shape",
+            "The tolerance fits, and NaN is found. But only the numbers are compared, one after the other: a result of "
+            "another shape passes. Compare the shapes first.",
+            function=lambda output, exact, dtype: bool(
+                np.size(output) == np.size(exact) and agrees(np.reshape(output, np.shape(exact)), exact, dtype)
+            ),
+        ),
+        Mistake(
+            "sums_of_float64",
+            "For float32 and the half formats it is right. But sums in float64 are rounded to float64: with float32's "
+            "roundings a float32 result passes for float64.",
+            function=lambda output, exact, dtype: _within(
+                output, exact, (4 * ROUNDING[dtype] + 64 * ROUNDING["float32"]) * np.abs(exact).max()
+            ),
+        ),
+        Mistake(
             "nan_passes",
             "The tolerance fits. But NaN passes: every comparison with it is False, also `error > tolerance`. Ask "
             "whether the error is small (<=), not whether it is large.",
@@ -358,19 +427,14 @@ AGREES = Exercise(
         "eight roundings and fifty": lambda output, exact, dtype: _within(output, exact, _usual(exact, dtype)),
         "np.allclose with atol": lambda output, exact, dtype: bool(
             output.shape == exact.shape
-            and np.allclose(output, exact, rtol=0, atol=max(10 * ROUNDING[dtype], 4e-6) * np.abs(exact).max())
-        ),
-        "against the length of the whole": lambda output, exact, dtype: bool(
-            output.shape == exact.shape
-            and np.linalg.norm(output - exact) <= _share(dtype) * np.linalg.norm(exact)
+            and np.allclose(output, exact, rtol=0, atol=_usual(exact, dtype))
         ),
         "NumPy's bool": lambda output, exact, dtype: np.bool_(agrees(output, exact, dtype)),
     },
     hints=(
         "What is the largest error in the first example, and what is the largest number?",
-        "The tolerance is a share of the largest number in exact: a few gpu.ROUNDING[dtype], and dozens of roundings "
-        "of "
-        "the sums' format.",
+        "The tolerance is a share of the largest number in exact: some 4 roundings of dtype, gpu.ROUNDING[dtype], and "
+        "some 50 of the sums' format.",
         "Compare shapes first. And ask whether the error is small enough (<=): then NaN fails by itself.",
         'sums = gpu.ROUNDING["float64" if dtype == "float64" else "float32"]; share = 4 * gpu.ROUNDING[dtype] + 64 * '
         "sums; output.shape == exact.shape and np.abs(output - exact).max() <= share * np.abs(exact).max()",
@@ -391,7 +455,16 @@ def _launch(kernel: Callable) -> Callable:
         tensors = [torch.from_numpy(x.copy()) for x in (query, key, value)]
         n, d_head = query.shape
         out = torch.full((n, d_head), float("nan"))
-        stand_in.run(kernel, (-(-n // block),), *tensors, out, n, d_head**-0.5, d_head, block)
+        try:
+            stand_in.run(kernel, (-(-n // block),), *tensors, out, n, d_head**-0.5, d_head, block)
+        except (TypeError, AttributeError, ValueError) as error:
+            if "tl." not in str(error):
+                error.add_note(
+                    "In a kernel there are numbers, tiles and the words of tl: tl.exp, tl.where, tl.maximum, tl.max, "
+                    "tl.sum, tl.dot, tl.trans. Nothing of NumPy, torch or math fits, and no single place of a tile can "
+                    "be read or written."
+                )
+            raise
         return out.numpy()
 
     return attention
@@ -474,11 +547,13 @@ KERNEL = Exercise(
         ),
         Mistake(
             "shrink_upside_down",
-            "The kernel runs. But all of its output is NaN. Either l is still 0 at the end, and 0 / 0 is NaN: add to "
-            "it in "
-            "each tile, and to acc. Or the correction is upside down: tl.exp(m - m_new), old minus new, is at most 1, "
-            "and "
-            "the other way round it is infinite at the first tile.",
+            "The kernel runs. But all of its output is NaN. Several slips do that. Nothing was stored: a kernel "
+            "returns "
+            "nothing, its last line writes. Nothing was summed up: l is still 0, and 0 / 0 is NaN. p takes off m, "
+            "which "
+            "is -inf at first: take off m_new. Or the correction is upside down: tl.exp(m - m_new), old minus new, is "
+            "at "
+            "most 1.",
             "tl.exp(m - m_new)", "tl.exp(m_new - m)",
         ),
         Mistake(

@@ -113,9 +113,11 @@ def check_keep(keep, shape: tuple[int, ...]) -> Bool[Array, "*any"]:
         have in (1, want) for have, want in zip(keep.shape[::-1], shape[::-1], strict=False)
     )
     if not fits:
+        mend = "A padding mask (B, S) needs two more axes: keep[:, None, None, :]."
+        if len(shape) == 2:
+            mend = f"It has a row for each of the {shape[0]} queries and a column for each of the {shape[1]} keys."
         raise ValueError(
-            f"keep: expected a shape that broadcasts to the scores {shape}, got {keep.shape}. "
-            f"A padding mask (B, S) needs two more axes: keep[:, None, None, :]."
+            f"keep: expected a shape that broadcasts to the scores {shape}, got {keep.shape}. {mend}"
         )
     return keep
 

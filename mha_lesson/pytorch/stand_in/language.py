@@ -207,7 +207,10 @@ class Tile:
 
     def __bool__(self) -> bool:
         if np.size(self.numbers) != 1:
-            raise ValueError(f"if: expected one number, got a tile of {self.shape}. Use tl.where(condition, a, b).")
+            raise ValueError(
+                f"if, max, min, and, or, not: expected one number, got a tile of {self.shape}. Use tl.where(condition, "
+                f"a, b), tl.maximum, tl.minimum, &, |, ~."
+            )
         return bool(self.numbers)
 
     def __index__(self) -> int:  # a loop may run to a number that was computed
@@ -381,6 +384,16 @@ def atomic_add(pointer: Pointer, value, mask=None, **_) -> Tile:
 # ------------------------------------------------------------------------------ making tiles
 
 
+def _wanted(x, what: str) -> Tile:
+    """x, if it is a tile."""
+    if not isinstance(x, Tile):
+        raise TypeError(
+            f"tl.{what}: expected a tile, got {type(x).__name__}. What NumPy or torch makes is none: use the words of "
+            f"tl."
+        )
+    return x
+
+
 def _sides(shape, what: str) -> tuple[int, ...]:
     shape = tuple(map(int, shape))
     for n in shape:
@@ -426,7 +439,7 @@ def reshape(x, *shape) -> Tile:
 
 def trans(x, *axes) -> Tile:
     """Rows become columns; with axes, those in this order."""
-    return Tile(np.transpose(x.numbers, axes or None), x.dtype)
+    return Tile(np.transpose(_wanted(x, "trans").numbers, axes or None), x.dtype)
 
 
 # ------------------------------------------------------------------------------ arithmetic
@@ -437,6 +450,7 @@ def dot(a, b, acc=None, input_precision=None, allow_tf32=None, max_num_imprecise
 
     input_precision: GPUs may round float32 to "tf32", 11 digits of 24, before they multiply. Not here.
     """
+    a, b = _wanted(a, "dot"), _wanted(b, "dot")
     if a.dtype is not b.dtype:
         raise TypeError(f"tl.dot: expected two tiles of one format, got {a.dtype} and {b.dtype}. Cast one: .to(...).")
     if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2]:
@@ -500,6 +514,7 @@ def _reduction(ufunc, widen: bool):
     """max, min, sum along an axis. widen: half formats come out as float32 (sum keeps them)."""
 
     def function(x, axis=None, keep_dims=False):
+        x = _wanted(x, ufunc.__name__.removeprefix("f").replace("imum", "").replace("add", "sum"))
         small = x.dtype in HALF or x.dtype.held.itemsize < 4
         wide = x.to(float32 if x.dtype.is_floating() else int32) if small else x
         numbers = ufunc.reduce(wide.numbers, axis=axis, keepdims=keep_dims, dtype=wide.dtype.held)
