@@ -273,8 +273,9 @@ def recall_lines(
             raise ValueError(f"series {name!r}: expected (low, mean, high), {len(distances)} each, got {bands.shape}.")
         low, mean, high = bands
         look = _look(index)
-        axes.fill_between(distances, low, high, color=look["color"], alpha=0.18, linewidth=0)
-        axes.plot(distances, mean, label=str(name), **look)
+        # Steps: each number is that of a whole band, and a slope between two would promise what nobody measured.
+        axes.fill_between(distances, low, high, color=look["color"], alpha=0.18, linewidth=0, step="mid")
+        axes.plot(distances, mean, label=str(name), drawstyle="steps-mid", **look)
         ends.append((str(name), distances[-1], mean[-1], look["color"]))
     if window is not None:
         axes.axvline(window, color=GUIDE, linestyle=":", linewidth=1.4, label="_window")
