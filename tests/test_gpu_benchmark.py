@@ -698,6 +698,8 @@ def test_a_file_that_is_no_record_is_named(tmp_path):
 
 def test_the_summary_says_when_there_is_nothing():
     assert benchmark.gpu_summary([]).startswith("No record stored yet")
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"```\n{benchmark.gpu_summary()}\n```" in readme, "README.md shows another summary: paste the new one"
     assert (benchmark.gpu_summary() == benchmark.gpu_summary([])) == (gpu_records() == [])
 
 

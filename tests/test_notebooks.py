@@ -6,6 +6,7 @@ import re
 import pytest
 
 from mha_lesson.course import lint, notebook, paths
+from mha_lesson.exercises import REGISTRY
 
 FILES = paths.notebook_files()
 README = paths.ROOT / "README.md"
@@ -25,6 +26,18 @@ def test_a_stored_notebook_keeps_every_rule(file):
 @needs_notebooks
 def test_the_allow_list_names_only_notebooks_that_exist():
     assert set(lint.ALLOWED_IGNORES) <= {file.stem for file in FILES}
+
+
+@pytest.mark.skipif(not README.exists(), reason="there is no README.md yet")
+def test_the_readme_says_how_many_cells_are_not_compared():
+    words = "no one two three four five six seven eight nine ten".split()
+    assert f"except {words[sum(lint.ALLOWED_IGNORES.values())]} cells" in README.read_text(encoding="utf-8")
+
+
+@needs_notebooks
+def test_the_exercises_of_a_lesson_are_registered_in_the_order_of_its_cells():
+    stored = [name for file in FILES for _, name in lint.exercise_ids(notebook.read(file))]
+    assert list(REGISTRY) == list(dict.fromkeys(stored)), "status() lists them in the order of REGISTRY"
 
 
 @needs_notebooks

@@ -846,4 +846,4 @@ COST = Exercise(
     "hurts.",
 )  # fmt: skip
 
-EXERCISES = (CROSS, MASKS, DECODE, COST)
+EXERCISES = (CROSS, MASKS, COST, DECODE)

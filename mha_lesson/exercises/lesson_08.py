@@ -932,4 +932,4 @@ def _like_step_by_step(layer) -> bool:
     return True
 
 
-EXERCISES = (BLOCKED, LOAD, PER_HEAD, WORKS)
+EXERCISES = (PER_HEAD, LOAD, BLOCKED, WORKS)

@@ -1042,4 +1042,4 @@ INDUCTION = Exercise(
     well_done="A head near 1 here continues what it has seen before: an induction head.",
 )  # fmt: skip
 
-EXERCISES = (ABLATE, SIMILARITY, FIND, INDUCTION)
+EXERCISES = (FIND, SIMILARITY, ABLATE, INDUCTION)
