@@ -22,7 +22,8 @@ WIDE = {"description_width": "initial"}
 def shows_errors(callback):
     """Decorator for callbacks: an error appears in the widget instead of vanishing.
 
-    ipywidgets drops what a button's callback raises; the learner would see nothing happen.
+    ipywidgets drops what a button's callback raises (jupyter-widgets/ipywidgets#2949); the learner would see nothing
+    happen.
     """
 
     @functools.wraps(callback)
