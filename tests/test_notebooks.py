@@ -30,7 +30,7 @@ def test_the_allow_list_names_only_notebooks_that_exist():
 
 @pytest.mark.skipif(not README.exists(), reason="there is no README.md yet")
 def test_the_readme_says_how_many_cells_are_not_compared():
-    words = "no one two three four five six seven eight nine ten".split()
+    words = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
     assert f"except {words[sum(lint.ALLOWED_IGNORES.values())]} cells" in README.read_text(encoding="utf-8")
 
 

@@ -15,7 +15,10 @@ from mha_lesson.pytorch.parallel.traffic import Traffic
 def heads_demo(rank: int, world: int, device="cpu", dtype=torch.float32) -> dict:
     """A layer of 8 heads, its heads shared out: how far from one process, and how many bytes were handed over."""
     torch.manual_seed(0)  # the same layer and the same tokens on each rank
-    layer = MultiHeadAttention(64, 8, num_kv_heads=4, dtype=dtype).to(device)
+    layer = MultiHeadAttention(64, 8, num_kv_heads=4, dtype=dtype)
+    for bias in (p for p in layer.parameters() if p.dim() == 1):
+        torch.nn.init.normal_(bias)  # a new layer's are 0, and then nothing shows whether they are added once
+    layer = layer.to(device)
     x = torch.randn(2, 23, 64, dtype=dtype).to(device).requires_grad_()
     probe = torch.randn(2, 23, 64, dtype=dtype).to(device)
     whole = layer(x, causal=True)
