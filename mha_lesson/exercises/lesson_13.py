@@ -122,8 +122,7 @@ TIMED = Exercise(
         Mistake(
             "another_clock",
             "A number comes back. But the device's time is not in it, 0 seconds: it is a pretend one with a clock of "
-            "its "
-            "own, device.now() and not time.perf_counter(). Or run() was never called.",
+            "its own, device.now() and not time.perf_counter(). Or run() was never called.",
             function=lambda run, device, repeats: 0.0,
         ),
         *[
@@ -133,8 +132,7 @@ TIMED = Exercise(
         Mistake(
             "one_run_alone",
             "Everything is waited for, and one run is measured well. But only one: run it `repeats` times, and take "
-            "the "
-            "mean.",
+            "the mean.",
             function=lambda run, device, repeats: _clocked(run, device, 1, "run wait clock run wait"),
         ),
         Mistake(
@@ -366,8 +364,7 @@ AGREES = Exercise(
         Mistake(
             "beside_the_output",
             "The tolerance fits. But it is measured against the output, and an infinite number there allows "
-            "everything: "
-            "against the largest number of exact.",
+            "everything: against the largest number of exact.",
             function=lambda output, exact, dtype: bool(
                 np.shape(output) == np.shape(exact)
                 and np.abs(output - exact).max() <= _share(dtype) * np.abs(output).max()
@@ -548,12 +545,9 @@ KERNEL = Exercise(
         Mistake(
             "shrink_upside_down",
             "The kernel runs. But all of its output is NaN. Several slips do that. Nothing was stored: a kernel "
-            "returns "
-            "nothing, its last line writes. Nothing was summed up: l is still 0, and 0 / 0 is NaN. p takes off m, "
-            "which "
-            "is -inf at first: take off m_new. Or the correction is upside down: tl.exp(m - m_new), old minus new, is "
-            "at "
-            "most 1.",
+            "returns nothing, its last line writes. Nothing was summed up: l is still 0, and 0 / 0 is NaN. p takes "
+            "off m, which is -inf at first: take off m_new. Or the correction is upside down: tl.exp(m - m_new), old "
+            "minus new, is at most 1.",
             "tl.exp(m - m_new)", "tl.exp(m_new - m)",
         ),
         Mistake(
@@ -575,8 +569,7 @@ KERNEL = Exercise(
         Mistake(
             "maximum_of_all",
             "A maximum is taken off. But one for the whole tile: a quiet query beside a loud one underflows, 0 / 0. "
-            "Each "
-            "row has its own, tl.max(s, 1).",
+            "Each row has its own, tl.max(s, 1).",
             "tl.max(s, 1)", "tl.max(s)",
         ),
         Mistake(
@@ -760,8 +753,7 @@ RING = Exercise(
         Mistake(
             "added",
             "The right places are open. But this is a mask to add, 0 and -inf: return the boolean one, True where a "
-            "query "
-            "may look.",
+            "query may look.",
             function=lambda *args: (ring_step(*args)[0], np.where(ring_step(*args)[1], 0.0, -np.inf)),
         ),
         Mistake(
