@@ -372,6 +372,14 @@ def _sequence(n: int, d: int, values, size: float = 1.0) -> tuple:
     return wave(n, d, step=0.5, start=0.2, size=size), wave(n, d, step=0.9, start=0.1), values.reshape(n, -1)
 
 
+SHARES = (  # slips on the way from scores to shares, with one new token or several
+    Mistake("scaled_by_width", BY_WIDTH, function=_scaled_by_width),
+    Mistake("scaled_by_value_width", BY_VALUE_WIDTH, function=_scaled_by_value_width),
+    Mistake("no_maximum", OVERFLOWS, function=_weighed_by(_no_maximum)),
+    Mistake("not_shares", NOT_SHARES, function=_weighed_by(_not_shares)),
+    Mistake("not_shares_raw", NOT_SHARES, function=_weighed_by(lambda scores, keep: np.exp(scores) * keep)),
+)
+
 CACHE = Exercise(
     id="11.cache",
     signature="cache_step(cache, q, k, v)",
@@ -456,11 +464,7 @@ CACHE = Exercise(
             function=_weighed_by(lambda scores, keep: scores),
         ),
         Mistake("sum_of_values", SUM_OF_VALUES, function=_weighed_by(lambda scores, keep: softmax(scores.T).T)),
-        Mistake("scaled_by_width", BY_WIDTH, function=_scaled_by_width),
-        Mistake("scaled_by_value_width", BY_VALUE_WIDTH, function=_scaled_by_value_width),
-        Mistake("no_maximum", OVERFLOWS, function=_weighed_by(_no_maximum)),
-        Mistake("not_shares", NOT_SHARES, function=_weighed_by(_not_shares)),
-        Mistake("not_shares_raw", NOT_SHARES, function=_weighed_by(lambda scores, keep: np.exp(scores) * keep)),
+        *SHARES,
     ),
     forms={
         "with a mask": cache_chunk,
@@ -593,11 +597,7 @@ CHUNK = Exercise(
             WEIGHTS, "softmax(attention_scores(query, key)) * keep",
         ),
         Mistake("softmax_axis", SOFTMAX_AXIS, WEIGHTS, "masked_softmax(attention_scores(query, key).T, keep.T).T"),
-        Mistake("scaled_by_width", BY_WIDTH, function=_scaled_by_width),
-        Mistake("scaled_by_value_width", BY_VALUE_WIDTH, function=_scaled_by_value_width),
-        Mistake("no_maximum", OVERFLOWS, function=_weighed_by(_no_maximum)),
-        Mistake("not_shares", NOT_SHARES, function=_weighed_by(_not_shares)),
-        Mistake("not_shares_raw", NOT_SHARES, function=_weighed_by(lambda scores, keep: np.exp(scores) * keep)),
+        *SHARES,
         Mistake(
             "softmax_of_the_table",
             "One by one it is right. But in a chunk all scores share one softmax: the shares of each query add up to 1 "

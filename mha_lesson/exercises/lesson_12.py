@@ -95,30 +95,38 @@ def _softmax(scores):
     return e / e.sum()
 
 
-def _starting_at_zero(scores, values, block):
-    """Small negative scores are fine; with none near 0, exp gives 0 for all of them."""
-    m, l, o = 0.0, 0.0, 0.0
-    for i in _starts(scores, block):
-        m_new = max(m, scores[i : i + block].max())
-        p = np.exp(scores[i : i + block] - m_new)
-        l = l * np.exp(m - m_new) + p.sum()
-        o = o * np.exp(m - m_new) + p @ values[i : i + block]
-        m = m_new
-    return o / l
+def _one_pass(factor, start=-INF, guarded=False):
+    """Softmax in one pass, where what was summed so far is multiplied by factor(m, m_new).
+
+    guarded: a block is skipped while all so far is -inf, and the answer is 0 if nothing was added up.
+    """
+
+    def online(scores, values, block):
+        m, l, o = start, 0.0, 0.0
+        for i in _starts(scores, block):
+            m_new = max(m, scores[i : i + block].max())
+            if guarded and m_new == -INF:
+                continue
+            p = np.exp(scores[i : i + block] - m_new)
+            l, o = l * factor(m, m_new) + p.sum(), o * factor(m, m_new) + p @ values[i : i + block]
+            m = m_new
+        return 0.0 if guarded and l == 0 else o / l
+
+    return online
 
 
-def _shrinking_upside_down(scores, values, block):
-    """Begins with the first block, and then grows what should shrink."""
-    m = scores[:block].max()
-    p = np.exp(scores[:block] - m)
-    l, o = p.sum(), p @ values[:block]
-    for i in range(block, len(scores), block):
-        m_new = max(m, scores[i : i + block].max())
-        p = np.exp(scores[i : i + block] - m_new)
-        l = l * np.exp(m_new - m) + p.sum()
-        o = o * np.exp(m_new - m) + p @ values[i : i + block]
-        m = m_new
-    return o / l
+def _shrunk(m, m_new):
+    return np.exp(m - m_new)
+
+
+def _grown(m, m_new):
+    """Upside down, and infinite at the first block."""
+    return np.exp(m_new - m)
+
+
+def _grown_later(m, m_new):
+    """Upside down, but knows that there is nothing to correct at first."""
+    return 1.0 if m == -INF else np.exp(m_new - m)
 
 
 def _divided_each_time(scores, values, block):
@@ -172,29 +180,6 @@ def _merged(scores, values, block):
         so_far = merge(*so_far, *partial(scores[i : i + block], values[i : i + block, None]))
     _, l, o = so_far
     return o[0] / l if l > 0 else 0.0
-
-
-def _upside_down_later(scores, values, block):
-    """Grows what should shrink, but knows that there is nothing to correct at first."""
-    m, l, o = -INF, 0.0, 0.0
-    for i in _starts(scores, block):
-        m_new = max(m, scores[i : i + block].max())
-        if m_new == -INF:
-            continue
-        factor = 1.0 if m == -INF else np.exp(m_new - m)
-        p = np.exp(scores[i : i + block] - m_new)
-        l, o, m = l * factor + p.sum(), o * factor + p @ values[i : i + block], m_new
-    return o / l if l else 0.0
-
-
-def _infinite_factor(scores, values, block):
-    """The same with nothing that knows: exp(inf) at the first block."""
-    m, l, o = -INF, 0.0, 0.0
-    for i in _starts(scores, block):
-        m_new = max(m, scores[i : i + block].max())
-        p = np.exp(scores[i : i + block] - m_new)
-        l, o, m = l * np.exp(m_new - m) + p.sum(), o * np.exp(m_new - m) + p @ values[i : i + block], m_new
-    return o / l
 
 
 def _no_maximum(scores, values, block):
@@ -252,15 +237,15 @@ ONLINE = Exercise(
         Mistake(
             "shrink_upside_down",
             UPSIDE_DOWN,
-            function=_shrinking_upside_down,
+            function=_one_pass(_grown_later),
         ),
-        Mistake("shrink_upside_down_later", UPSIDE_DOWN, function=_upside_down_later),
+        Mistake("shrink_upside_down_later", UPSIDE_DOWN, function=_one_pass(_grown_later, guarded=True)),
         Mistake(
             "infinite_factor",
             INFINITE,
             "np.exp(m - m_new)", "np.exp(m_new - m)",
         ),
-        Mistake("infinite_factor_unguarded", INFINITE, function=_infinite_factor),
+        Mistake("infinite_factor_unguarded", INFINITE, function=_one_pass(_grown)),
         Mistake(
             "shrink_by_block",
             "Both sums shrink when a block has a larger maximum. But they also grow when it has a smaller one: the "
@@ -311,7 +296,7 @@ ONLINE = Exercise(
             "starts_at_zero",
             "Where scores reach above 0 all is right. But the maximum starts at 0 and stays there if they do not: "
             "exp(-1000) is 0, and 0 / 0 is NaN. Start at -inf.",
-            function=_starting_at_zero,
+            function=_one_pass(_shrunk, start=0.0),
         ),
         Mistake(
             "starts_at_zero_guarded",

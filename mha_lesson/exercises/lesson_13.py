@@ -238,6 +238,11 @@ def _within(output, exact, tolerance) -> bool:
     return bool(np.shape(output) == np.shape(exact) and (np.abs(output - exact) <= tolerance).all())
 
 
+def _of_one_shape(rule: Callable) -> Callable:
+    """The rule, and False for a result of another shape."""
+    return lambda output, exact, dtype: bool(np.shape(output) == np.shape(exact) and rule(output, exact, dtype))
+
+
 def _share(dtype) -> float:
     """A usual tolerance beside the largest number: some roundings of the format, dozens of the sums."""
     return 8 * ROUNDING[dtype] + 50 * ROUNDING["float64" if dtype == "float64" else "float32"]
@@ -291,8 +296,8 @@ AGREES = Exercise(
             "allclose",
             "np.allclose compares, good. But its own tolerances are made for float64 and float32: half precision "
             "is rejected. Give it atol and rtol that depend on dtype.",
-            function=lambda output, exact, dtype: bool(
-                np.shape(output) == np.shape(exact) and np.allclose(output, exact)
+            function=_of_one_shape(
+                lambda output, exact, dtype: np.allclose(output, exact)
             ),
         ),
         Mistake(
@@ -348,26 +353,24 @@ AGREES = Exercise(
             "mean_error",
             "The tolerance fits. But you look at the mean error: a single wrong number among many disappears in it. "
             "Look at the largest.",
-            function=lambda output, exact, dtype: bool(
-                np.shape(output) == np.shape(exact) and np.abs(output - exact).mean() <= 20 * _usual(exact, dtype)
+            function=_of_one_shape(
+                lambda output, exact, dtype: np.abs(output - exact).mean() <= 20 * _usual(exact, dtype)
             ),
         ),
         Mistake(
             "length_of_error",
             "The tolerance fits. But you compare the length of the whole error: one wrong number among many disappears "
             "in it. Look at the largest.",
-            function=lambda output, exact, dtype: bool(
-                np.shape(output) == np.shape(exact)
-                and np.linalg.norm(output - exact) <= _share(dtype) * np.linalg.norm(exact)
+            function=_of_one_shape(
+                lambda output, exact, dtype: np.linalg.norm(output - exact) <= _share(dtype) * np.linalg.norm(exact)
             ),
         ),
         Mistake(
             "beside_the_output",
             "The tolerance fits. But it is measured against the output, and an infinite number there allows "
             "everything: against the largest number of exact.",
-            function=lambda output, exact, dtype: bool(
-                np.shape(output) == np.shape(exact)
-                and np.abs(output - exact).max() <= _share(dtype) * np.abs(output).max()
+            function=_of_one_shape(
+                lambda output, exact, dtype: np.abs(output - exact).max() <= _share(dtype) * np.abs(output).max()
             ),
         ),
         Mistake(
@@ -395,8 +398,8 @@ AGREES = Exercise(
             "nan_passes",
             "The tolerance fits. But NaN passes: every comparison with it is False, also `error > tolerance`. Ask "
             "whether the error is small (<=), not whether it is large.",
-            function=lambda output, exact, dtype: bool(
-                np.shape(output) == np.shape(exact) and not (np.abs(output - exact) > _usual(exact, dtype)).any()
+            function=_of_one_shape(
+                lambda output, exact, dtype: not (np.abs(output - exact) > _usual(exact, dtype)).any()
             ),
         ),
         Mistake(
@@ -415,8 +418,8 @@ AGREES = Exercise(
             "signed_error",
             "The tolerance fits. But the error has a sign: a result that is far too small passes. Take its size, "
             "np.abs(output - exact).",
-            function=lambda output, exact, dtype: bool(
-                np.shape(output) == np.shape(exact) and (output - exact).max() <= _usual(exact, dtype)
+            function=_of_one_shape(
+                lambda output, exact, dtype: (output - exact).max() <= _usual(exact, dtype)
             ),
         ),
     ),

@@ -29,7 +29,7 @@ from mha_lesson.exercises import (
     lesson_13,
     progress,
 )
-from mha_lesson.exercises.compare import plain
+from mha_lesson.exercises.compare import as_many_as, plain
 from mha_lesson.exercises.engine import Exercise, Result
 
 _LESSONS = (
@@ -111,10 +111,8 @@ def _how_to_read(source: str) -> str:
     shape = re.search(r'Float\[Array, "([^"]+)"\]', source)
     if shape is None:
         return ""
-    names = shape[1].split()
-    axes = f"the axes {' and '.join(names)}" if len(names) == 2 else f"the axis {names[0]}"
-    if len(names) > 2:
-        axes = f"the axes {', '.join(names[:-1])} and {names[-1]}"
+    *others, last = shape[1].split()
+    axes = f"the axes {', '.join(others)} and {last}" if others else f"the axis {last}"
     more = " A name with * stands for any number of axes." if "*" in source[shape.start() :].split("):")[0] else ""
     return f"# {shape[0]} reads: an array of floats with {axes}.{more}"
 
@@ -201,8 +199,7 @@ def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
         value = function(*args, **kwargs)
         if exercise.read:
             value = exercise.read(named.bind(*args, **kwargs).args, value)
-        value = plain(tuple(value) if isinstance(example, tuple) and isinstance(value, list) else value)
-        return _in_form_of(example, value)
+        return _in_form_of(example, plain(as_many_as(example, value)))
 
     adopted._own = function
     return adopted

@@ -693,7 +693,7 @@ FAULTS = [
         ("tl_divides_as_python", "((x - np.fmod(x, y)) // y)", "(x // y)"),
         ("tl_rest_as_python", "_operator(np.fmod, divide=True), ", "_operator(np.mod, divide=True), "),
         ("tl_maximum_spreads_nan", "Tile(np.fmax(x, y), dtype)", "Tile(np.maximum(x, y), dtype)"),
-        ("tl_max_spreads_nan", "_reduction(np.fmax, True)", "_reduction(np.maximum, True)"),
+        ("tl_max_spreads_nan", "np.fmax, True)", "np.maximum, True)"),
         ("tl_masked_load_is_0", 'float("nan") if dtype.is_floating() else 0', "0"),
         ("tl_reads_behind_the_view", "or at.max() > memory.last:", "or at.max() >= memory.numbers.size:"),
         ("tl_reads_before_the_view", "if at.min() < memory.first or", "if at.min() < 0 or"),
@@ -707,7 +707,7 @@ FAULTS = [
             "for place, number in zip(at[mask], numbers[mask], strict=True):",
             "for place, number in dict(zip(at[mask], numbers[mask], strict=True)).items():",
         ),
-        ("tl_sums_in_the_wide_format", "_reduction(np.add, False)", "_reduction(np.add, True)"),
+        ("tl_sums_in_the_wide_format", "np.add, False)", "np.add, True)"),
     ),
     *_in(
         "pytorch/flash_triton.py",

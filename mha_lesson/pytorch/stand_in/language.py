@@ -510,22 +510,23 @@ def abs(x) -> Tile:
     return Tile(np.abs(x.numbers), x.dtype)
 
 
-def _reduction(ufunc, widen: bool):
+def _reduction(name: str, ufunc, widen: bool):
     """max, min, sum along an axis. widen: half formats come out as float32 (sum keeps them)."""
 
     def function(x, axis=None, keep_dims=False):
-        x = _wanted(x, ufunc.__name__.removeprefix("f").replace("imum", "").replace("add", "sum"))
+        x = _wanted(x, name)
         small = x.dtype in HALF or x.dtype.held.itemsize < 4
         wide = x.to(float32 if x.dtype.is_floating() else int32) if small else x
         numbers = ufunc.reduce(wide.numbers, axis=axis, keepdims=keep_dims, dtype=wide.dtype.held)
         result = Tile(numbers, wide.dtype)
         return result if widen or x.dtype not in HALF else result.to(x.dtype)
 
-    function.__name__ = ufunc.__name__
+    function.__name__ = name
     return function
 
 
-max, min, sum = _reduction(np.fmax, True), _reduction(np.fmin, True), _reduction(np.add, False)
+max, min = _reduction("max", np.fmax, True), _reduction("min", np.fmin, True)
+sum = _reduction("sum", np.add, False)
 
 
 def cdiv(x, y):
