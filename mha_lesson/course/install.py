@@ -13,7 +13,7 @@ import sys
 
 from mha_lesson.course import bootstrap, paths, pip_help
 from mha_lesson.course.errors import CourseError
-from mha_lesson.course.progress import Progress, describe
+from mha_lesson.course.spinner import Progress, describe
 
 LOG = "mha_lesson_install.log"
 LINK = "mha_lesson_course.pth"

@@ -72,7 +72,7 @@ def split_targets(extra):
 
 def run_tests(options, targets):
     print("== Tests: tests/ ==", flush=True)
-    if not list(paths.TESTS.glob("test_*.py")):
+    if not list(paths.TESTS.rglob("test_*.py")):
         return Phase("tests", "nothing to run: no test_*.py in tests/")
     return pytest("tests", [*at_once(targets), *options, *(targets or [str(paths.TESTS)])], os.environ)
 
