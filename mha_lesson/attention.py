@@ -36,8 +36,7 @@ def scaled_dot_product_attention(
     """
     if value.shape[-2] != key.shape[-2]:
         raise ValueError(
-            f"value: expected one row for each of the {key.shape[-2]} keys {key.shape}, "
-            f"got {value.shape}."
+            f"value: expected one row for each of the {key.shape[-2]} keys {key.shape}, got {value.shape}."
         )
     with np.errstate(invalid="ignore", over="ignore"):  # rubbish in padding is masked in the next lines
         scores = attention_scores(query, key)  # (..., L, S)
@@ -100,9 +99,7 @@ class MultiHeadAttention:
 
     def __post_init__(self):
         if self.num_heads < 1 or self.w_q.shape[1] % self.num_heads:
-            raise ValueError(
-                f"num_heads: expected a divisor of d_model = {self.w_q.shape[1]}, got {self.num_heads}."
-            )
+            raise ValueError(f"num_heads: expected a divisor of d_model = {self.w_q.shape[1]}, got {self.num_heads}.")
 
     def __call__(
         self,

@@ -37,9 +37,7 @@ class Outcome:
     changed: tuple[int, ...] = ()  # which arguments it wrote into
 
 
-def call_all(
-    function: Callable, argument_sets: list[tuple], seconds: float | None = SECONDS
-) -> list[Outcome]:
+def call_all(function: Callable, argument_sets: list[tuple], seconds: float | None = SECONDS) -> list[Outcome]:
     """One outcome for each set of arguments; all calls together get `seconds`.
 
     Our own functions are trusted: with `seconds=None` they run without a thread.
@@ -79,9 +77,7 @@ def _same(before, after) -> bool:
     if type(before) is not type(after):
         return False
     if isinstance(before, np.ndarray):
-        return before.shape == after.shape and np.array_equal(
-            before, after, equal_nan=before.dtype.kind in "fc"
-        )
+        return before.shape == after.shape and np.array_equal(before, after, equal_nan=before.dtype.kind in "fc")
     if hasattr(before, "detach") and hasattr(before, "numpy"):  # a torch tensor, torch not imported
         return _same(before.detach().numpy(), after.detach().numpy())
     if isinstance(before, dict):
@@ -124,9 +120,7 @@ def _is_importing(thread: threading.Thread) -> bool:
 
 
 def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread.ident), ctypes.py_object(error)
-    )
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error))
 
 
 @contextlib.contextmanager

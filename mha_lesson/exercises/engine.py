@@ -191,9 +191,7 @@ class Exercise:
 
     @cached_property
     def mistake_outcomes(self) -> dict[str, list[Outcome]]:
-        return {
-            m.name: self._judged(self._run(self.variant(m), seconds=None)) for m in self.mistakes
-        }
+        return {m.name: self._judged(self._run(self.variant(m), seconds=None)) for m in self.mistakes}
 
     @cached_property
     def pair_outcomes(self) -> list[tuple[tuple[Mistake, Mistake], list[Outcome]]]:
@@ -212,15 +210,12 @@ class Exercise:
         outcomes = [replace(o, value=as_many_as(self.expected[0].value, o.value)) for o in outcomes]
         judged = self._judged(outcomes)
         differences = [
-            _outcome_difference(want, have, self.exact)
-            for want, have in zip(self.expected, judged, strict=True)
+            _outcome_difference(want, have, self.exact) for want, have in zip(self.expected, judged, strict=True)
         ]
         if not any(differences):
             changed = self._changed(outcomes)
             return changed or self._result("correct", None, self.well_done)
-        return (
-            self._known(function, judged) or self._pair(judged) or self._unknown(function, judged, differences)
-        )
+        return self._known(function, judged) or self._pair(judged) or self._unknown(function, judged, differences)
 
     # -- one step of the diagnosis each -------------------------------------------------
 
@@ -270,8 +265,7 @@ class Exercise:
             n, got = len(self.parameters), f"({', '.join(signature.parameters)})"
             return self._wrong(
                 "parameters",
-                f"Your function takes {got}; it will be called with {n} "
-                f"argument{'s' * (n != 1)}, as {self.signature}.",
+                f"Your function takes {got}; it will be called with {n} argument{'s' * (n != 1)}, as {self.signature}.",
             )
         return None
 
@@ -307,9 +301,7 @@ class Exercise:
                 )
         return None
 
-    def _unknown(
-        self, function: Callable, judged: list[Outcome], differences: list[Difference | None]
-    ) -> Result:
+    def _unknown(self, function: Callable, judged: list[Outcome], differences: list[Difference | None]) -> Result:
         """No known mistake: say which probe differs first, and how."""
         i = next(i for i, d in enumerate(differences) if d)
         outcome, found = judged[i], differences[i]
@@ -348,10 +340,7 @@ class Exercise:
         return f"\nThe shapes that came in: {', '.join(shapes)}." if shapes else ""
 
     def _invitation(self) -> str:
-        return (
-            f"Write {self.signature} in the cell above this line, then run the cell again. "
-            f'Stuck? hint("{self.id}")'
-        )
+        return f'Write {self.signature} in the cell above this line, then run the cell again. Stuck? hint("{self.id}")'
 
     def _wrong(self, mistake: str, message: str) -> Result:
         return self._result("incorrect", mistake, message)

@@ -224,10 +224,7 @@ def _implementations() -> list[Probe]:
         "a version that multiplies by sqrt(d)": SCORES.variant(SCORES.mistakes[7]),
         "a version with the fourth root once": SCORES.variant(SCORES.mistakes[8]),
         "a version that divides by d / 2": lambda q, k: q @ k.swapaxes(-1, -2) / (q.shape[-1] / 2),
-        **{
-            f"a version that always divides by {c}": lambda q, k, c=c: q @ k.swapaxes(-1, -2) / c
-            for c in (2, 3, 4, 8)
-        },
+        **{f"a version that always divides by {c}": lambda q, k, c=c: q @ k.swapaxes(-1, -2) / c for c in (2, 3, 4, 8)},
         "a version that divides by the square root of the width of 4 heads": lambda q, k: (
             q @ k.swapaxes(-1, -2) / np.sqrt(4 * q.shape[-1])
         ),

@@ -355,29 +355,38 @@ def _attend(x, keep, mask=None):
 def _attenders() -> list[Probe]:
     right = {
         "the right one": _attend,
-        "a right one with -1e9": lambda x, keep: masked_softmax(
-            np.where(keep, x @ x.T / np.sqrt(x.shape[1]), -1e9), True) @ x,
+        "a right one with -1e9": lambda x, keep: (
+            masked_softmax(np.where(keep, x @ x.T / np.sqrt(x.shape[1]), -1e9), True) @ x
+        ),
         "a right one that cuts the padding off": lambda x, keep: _cut(x, keep),
-        "a right one that clears the padded values": lambda x, keep: masked_softmax(
-            x @ x.T / np.sqrt(x.shape[1]), keep) @ np.where(keep[:, None], x, 0),
+        "a right one that clears the padded values": lambda x, keep: (
+            masked_softmax(x @ x.T / np.sqrt(x.shape[1]), keep) @ np.where(keep[:, None], x, 0)
+        ),
     }
     wrong = {
         "a version that ignores the mask": lambda x, keep: _attend(x, np.ones(len(x), bool)),
         "a version that masks queries, not keys": lambda x, keep: _attend(x, keep, keep[:, None]),
-        "a version that sets masked scores to 0": lambda x, keep: masked_softmax(
-            x @ x.T / np.sqrt(x.shape[1]) * keep, True) @ x,
+        "a version that sets masked scores to 0": lambda x, keep: (
+            masked_softmax(x @ x.T / np.sqrt(x.shape[1]) * keep, True) @ x
+        ),
         "a version that masks for the first query only": lambda x, keep: _attend(
-            x, keep, keep | (np.arange(len(x)) > 0)[:, None]),
+            x, keep, keep | (np.arange(len(x)) > 0)[:, None]
+        ),
         "a version that lets one padding place in": lambda x, keep: _attend(
-            x, keep | np.concatenate([[False], keep[:-1]])),
+            x, keep | np.concatenate([[False], keep[:-1]])
+        ),
         "a version in which the last real query sees the padding": lambda x, keep: _attend(
-            x, keep, keep | (np.arange(len(x)) == np.flatnonzero(keep)[-1])[:, None]),
+            x, keep, keep | (np.arange(len(x)) == np.flatnonzero(keep)[-1])[:, None]
+        ),
         "a version in which only the first query sees the padding": lambda x, keep: _attend(
-            x, keep, keep | (np.arange(len(x)) == 0)[:, None]),
+            x, keep, keep | (np.arange(len(x)) == 0)[:, None]
+        ),
         "a version that lets the last padding place in": lambda x, keep: _attend(
-            x, keep | (np.arange(len(x)) == len(x) - 1)),
-        "a version that adds the mask of 0 and 1": lambda x, keep: masked_softmax(
-            x @ x.T / np.sqrt(x.shape[1]) + keep, True) @ x,
+            x, keep | (np.arange(len(x)) == len(x) - 1)
+        ),
+        "a version that adds the mask of 0 and 1": lambda x, keep: (
+            masked_softmax(x @ x.T / np.sqrt(x.shape[1]) + keep, True) @ x
+        ),
     }
     return given_versions({**right, **wrong}, _patient)
 

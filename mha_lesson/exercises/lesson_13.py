@@ -201,18 +201,21 @@ def _results() -> list[Probe]:
     beside = "That number is a sum of larger ones, and as uncertain as they are: measure against the largest."
     return [
         Probe(
-            (_off(a, 20, "float32", top), a, "float32"), "a right result in float32, from sums of many terms",
+            (_off(a, 20, "float32", top), a, "float32"),
+            "a right result in float32, from sums of many terms",
             "A sum of n terms is rounded n times: dozens of roundings of the format it is summed in.",
         ),
         Probe((_off(a, 1.5, "bfloat16", top), a, "bfloat16"), "a right result in bfloat16"),
         Probe((_off(large, 0.7, "float16", top), large, "float16"), "a right result in float16, numbers up to 4000"),
         Probe(
             (_off(near_zero, 3, "float32", (2, 1)), near_zero, "float32"),
-            "a right result in float32, a number near 0 among larger ones", beside,
+            "a right result in float32, a number near 0 among larger ones",
+            beside,
         ),
         Probe(
             (_off(near_zero, 1.2, "bfloat16", (2, 1)), near_zero, "bfloat16"),
-            "a right result in bfloat16, a number near 0 among larger ones", beside,
+            "a right result in bfloat16, a number near 0 among larger ones",
+            beside,
         ),
         Probe((_off(small, 20, "float64"), small, "float64"), "a right result in float64, small numbers, many terms"),
         Probe((_off(negative, 1.2, "float16"), negative, "float16"), "a right result in float16, all numbers negative"),
@@ -658,6 +661,7 @@ KERNEL = Exercise(
 
 
 # ------------------------------------------------------------------------------ a ring
+
 
 def _step_for_source(rank, step, world, n):
     source = (rank - step) % world

@@ -33,8 +33,20 @@ from mha_lesson.exercises.compare import as_many_as, plain
 from mha_lesson.exercises.engine import Exercise, Result
 
 _LESSONS = (
-    lesson_00, lesson_01, lesson_02, lesson_03, lesson_04, lesson_05, lesson_06,
-    lesson_07, lesson_08, lesson_09, lesson_10, lesson_11, lesson_12, lesson_13,
+    lesson_00,
+    lesson_01,
+    lesson_02,
+    lesson_03,
+    lesson_04,
+    lesson_05,
+    lesson_06,
+    lesson_07,
+    lesson_08,
+    lesson_09,
+    lesson_10,
+    lesson_11,
+    lesson_12,
+    lesson_13,
 )
 REGISTRY: dict[str, Exercise] = {e.id: e for lesson in _LESSONS for e in lesson.EXERCISES}
 

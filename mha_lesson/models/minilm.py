@@ -152,9 +152,7 @@ class MiniLMEncoder:
         """A sentence -> its word pieces between [CLS] and [SEP]."""
         return tuple(self.entrance.tokenize(sentence))
 
-    def embedding(
-        self, sentence: str | Sequence[str], ablate: Iterable[tuple[int, int]] = ()
-    ) -> Float[Array, "E"]:
+    def embedding(self, sentence: str | Sequence[str], ablate: Iterable[tuple[int, int]] = ()) -> Float[Array, "E"]:
         """One vector of length 1 for the sentence: the mean of its last hidden states, then scaled.
 
         So the product of two of them, `a @ b`, is the cosine of the angle between them: close to 1
@@ -167,8 +165,8 @@ class MiniLMEncoder:
     def to_torch(self):
         """The same numbers as a `torch.nn.Module`, whose layers can be trained: `MiniLMTorch`.
 
-            ids = torch.tensor(encoder.entrance.ids(tokens))
-            hidden, weights = encoder.to_torch()(ids)
+        ids = torch.tensor(encoder.entrance.ids(tokens))
+        hidden, weights = encoder.to_torch()(ids)
         """
         from mha_lesson.models.minilm_torch import MiniLMTorch  # only here is PyTorch needed
 

@@ -178,9 +178,7 @@ class TranslationTask(Task):
 
     def loss(self, model, source, target):
         logits = model(source, target[:, :-1])  # (B, L - 1, V)
-        return F.cross_entropy(
-            logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PADDING, label_smoothing=0.1
-        )
+        return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PADDING, label_smoothing=0.1)
 
     def scores(self, model):
         """exact: share of sources whose whole translation is right. symbols: of single symbols, given

@@ -35,9 +35,7 @@ def table(array, rows=None, columns=None, decimals: int = 3) -> str:
     """
     array = np.atleast_2d(np.asarray(array))
     if array.ndim != 2:
-        raise ValueError(
-            f"array: expected 1 or 2 axes, got shape {array.shape}. Choose one, e.g. array[0]."
-        )
+        raise ValueError(f"array: expected 1 or 2 axes, got shape {array.shape}. Choose one, e.g. array[0].")
     cell = (lambda v: "1" if v else "·") if array.dtype == bool else (lambda v: number(v, decimals))
     body = [[cell(v) for v in row] for row in array]
     head = [str(c) for c in columns] if columns is not None else None

@@ -299,7 +299,7 @@ def _tiles(count):
 
 
 def _span(one, many, part):
-    """"queries 2 and 3", "keys 0 to 2", "key 5"."""
+    """ "queries 2 and 3", "keys 0 to 2", "key 5"."""
     first, last = part.start, part.stop - 1
     if first == last:
         return f"{one} {first}"

@@ -1,10 +1,10 @@
 """Lesson 01. From tokens to vectors, and from places in the sentence to vectors.
 
-    ids        (L,) or (B, L)   token numbers
-    table      (V, E)           one row a token of the vocabulary
-    positions  (L, E)           one row a place in the sentence
+ids        (L,) or (B, L)   token numbers
+table      (V, E)           one row a token of the vocabulary
+positions  (L, E)           one row a place in the sentence
 
-    x = table[ids] * sqrt(E) + positions          (Vaswani et al. 2017, sections 3.4 and 3.5)
+x = table[ids] * sqrt(E) + positions          (Vaswani et al. 2017, sections 3.4 and 3.5)
 """
 
 import math
@@ -66,9 +66,7 @@ def sinusoidal_positions(n: int, d: int) -> Float[Array, "n d"]:
     return positions
 
 
-def rotary(
-    x: Float[Array, "*any L D"], pos: Real[Array, "L"], base: float = 100.0
-) -> Float[Array, "*any L D"]:
+def rotary(x: Float[Array, "*any L D"], pos: Real[Array, "L"], base: float = 100.0) -> Float[Array, "*any L D"]:
     """Turn each pair of neighbouring channels (0,1), (2,3), ... by an angle that grows with pos.
 
         angle_i = pos / base^(2i/D)
@@ -94,9 +92,7 @@ def rotary(
     return turned  # (..., L, D)
 
 
-def add_positions(
-    x: Float[Array, "B L E"], positions: Float[Array, "n E"]
-) -> Float[Array, "B L E"]:
+def add_positions(x: Float[Array, "B L E"], positions: Float[Array, "n E"]) -> Float[Array, "B L E"]:
     """Row p of the positions goes to token p, in every sequence of the batch.
 
     A table laid along the first axis gives each *sequence* a vector instead; no shape

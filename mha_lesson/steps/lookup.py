@@ -24,9 +24,7 @@ def double(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
     return x * 2
 
 
-def soft_lookup(
-    query: Float[Array, "D"], keys: Float[Array, "S D"], values: Float[Array, "S V"]
-) -> Float[Array, "V"]:
+def soft_lookup(query: Float[Array, "D"], keys: Float[Array, "S D"], values: Float[Array, "S V"]) -> Float[Array, "V"]:
     """Mix the values in the shares that the query's matches with the keys give.
 
     Source: Bahdanau et al. 2015 ("soft alignment"); the dot-product match is Luong et al. 2015.

@@ -54,9 +54,7 @@ def padding_mask(lengths, S: int) -> Bool[Array, "B S"]:
     return np.arange(S) < lengths[:, None]  # (B, S)
 
 
-def combine_masks(
-    causal: Bool[Array, "L S"], padding: Bool[Array, "B S"]
-) -> Bool[Array, "B 1 L S"]:
+def combine_masks(causal: Bool[Array, "L S"], padding: Bool[Array, "B S"]) -> Bool[Array, "B 1 L S"]:
     """A key is seen only if both masks allow it.
 
     padding (B, S) gets an axis for the heads and one for the queries: (B, 1, 1, S). Without
@@ -65,9 +63,7 @@ def combine_masks(
     """
     causal, padding = as_keep(causal, "causal"), as_keep(padding, "padding")
     if padding.ndim != 2 or causal.ndim != 2 or padding.shape[1] != causal.shape[1]:
-        raise ValueError(
-            f"padding: expected (B, S) beside causal (L, S), got {padding.shape} and {causal.shape}."
-        )
+        raise ValueError(f"padding: expected (B, S) beside causal (L, S), got {padding.shape} and {causal.shape}.")
     return causal & padding[:, None, None, :]
 
 
@@ -91,9 +87,7 @@ def as_keep(mask, name: str = "keep") -> Bool[Array, "*any"]:
             f"{name}: expected a boolean mask (True = may attend), got an additive {mask.dtype} "
             f"mask of 0 and {mask.min():g}. Pass {name} == 0."
         )
-    raise ValueError(
-        f"{name}: expected a boolean mask (True = may attend), got {mask.dtype} of shape {mask.shape}."
-    )
+    raise ValueError(f"{name}: expected a boolean mask (True = may attend), got {mask.dtype} of shape {mask.shape}.")
 
 
 def check_keep(keep, shape: tuple[int, ...]) -> Bool[Array, "*any"]:
@@ -116,9 +110,7 @@ def check_keep(keep, shape: tuple[int, ...]) -> Bool[Array, "*any"]:
         mend = "A padding mask (B, S) needs two more axes: keep[:, None, None, :]."
         if len(shape) == 2:
             mend = f"It has a row for each of the {shape[0]} queries and a column for each of the {shape[1]} keys."
-        raise ValueError(
-            f"keep: expected a shape that broadcasts to the scores {shape}, got {keep.shape}. {mend}"
-        )
+        raise ValueError(f"keep: expected a shape that broadcasts to the scores {shape}, got {keep.shape}. {mend}")
     return keep
 
 

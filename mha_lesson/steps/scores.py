@@ -13,9 +13,7 @@ import math
 from mha_lesson.steps.typing import Array, Float
 
 
-def attention_scores(
-    query: Float[Array, "*any L D"], key: Float[Array, "*any S D"]
-) -> Float[Array, "*any L S"]:
+def attention_scores(query: Float[Array, "*any L D"], key: Float[Array, "*any S D"]) -> Float[Array, "*any L S"]:
     """Scaled dot products of every query with every key.
 
     D is the width of one head, not of the whole model (Graylab/DL4Proteins-notebooks#12).
