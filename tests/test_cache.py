@@ -20,11 +20,11 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from mha_lesson.models import char_lm  # noqa: E402
-from mha_lesson.models.parts import Block, attention_layers, recording  # noqa: E402
+from mha_lesson.models.blocks import Block, attention_layers, recording  # noqa: E402
 from mha_lesson.pytorch import MultiHeadAttention  # noqa: E402
 from mha_lesson.pytorch import cache as cache_file  # noqa: E402
 from mha_lesson.pytorch.cache import KVCache, fold_groups, grouped_attention, unfold_groups  # noqa: E402
-from mha_lesson.pytorch.module import attention, attention_weights  # noqa: E402
+from mha_lesson.pytorch.cores.sdpa import attention, attention_weights  # noqa: E402
 
 pytestmark = pytest.mark.torch
 NAN = math.nan

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
 from mha_lesson.exercises import mutants  # noqa: E402
-from mha_lesson.pytorch import trust  # noqa: E402
-from mha_lesson.pytorch.border import head_weights, key_padding_mask  # noqa: E402
+from mha_lesson.pytorch import layer_checks  # noqa: E402
+from mha_lesson.pytorch.interop import head_weights, key_padding_mask  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -38,7 +38,7 @@ FAILS = {
 
 def failed(layer):
     with torch.no_grad():
-        return {check.__name__ for check in trust.CHECKS if not check(layer.eval())}
+        return {check.__name__ for check in layer_checks.CHECKS if not check(layer.eval())}
 
 
 # -- the layers and the eight checks ---------------------------------------------------------
@@ -54,8 +54,8 @@ def test_the_layers_are_those_of_the_table():
 def test_a_right_layer_passes_every_check(name):
     layer = mutants.right_layers()[name]
     assert failed(layer) == set()
-    assert trust.works(layer) is True
-    assert trust.works(layer.double()), "in float64, too"
+    assert layer_checks.works(layer) is True
+    assert layer_checks.works(layer.double()), "in float64, too"
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -65,13 +65,16 @@ def test_a_wrong_layer_fails_the_checks_that_look_at_its_fault(name):
         assert failed(layer) >= {"answers_stay_the_same", "formula_holds"}
     else:
         assert failed(layer) == FAILS[name]
-    assert trust.works(layer) is False
+    assert layer_checks.works(layer) is False
 
 
 def test_four_of_the_checks_find_what_no_other_finds_and_all_find_something():
     alone = {next(iter(names)) for names in FAILS.values() if len(names) == 1}
     assert alone == {"formula_holds", "future_is_hidden", "empty_rows_are_zero", "answers_stay_the_same"}
-    assert set().union(*FAILS.values()) == {check.__name__ for check in trust.CHECKS} and len(trust.CHECKS) == 8
+    assert (
+        set().union(*FAILS.values()) == {check.__name__ for check in layer_checks.CHECKS}
+        and len(layer_checks.CHECKS) == 8
+    )
 
 
 def test_a_wrong_layer_is_a_right_one_with_one_method_changed():
@@ -84,17 +87,17 @@ def test_a_wrong_layer_is_a_right_one_with_one_method_changed():
 def test_a_test_leaves_the_layer_as_it_was():
     layer = mutants.right_layers()["training_mode"]
     before = {name: p.clone() for name, p in layer.state_dict().items()}
-    assert trust.works(layer) and layer.training
+    assert layer_checks.works(layer) and layer.training
     assert all(torch.equal(p, before[name]) for name, p in layer.state_dict().items())
 
 
 def test_right_layers_hide_nan_in_padding():
     for layer in mutants.right_layers().values():
-        query, key, value = trust.inputs(layer)
+        query, key, value = layer_checks.inputs(layer)
         keep = (torch.arange(7) < 4)[None, None, None].expand(3, 1, 1, 7)
         want = layer.eval()(query, key, value, keep)
         have = layer(query, key.masked_fill(~keep[:, 0, 0, :, None], torch.nan), value, keep)
-        assert trust.close(want, have)
+        assert layer_checks.close(want, have)
 
 
 # -- wrong layers that are not on the scoreboard ----------------------------------------------
@@ -175,20 +178,20 @@ HOLES = {
 def test_what_a_newcomer_got_past_the_checks_is_found(wrong):
     layer = mutants._filled(wrong(12, 4))
     assert failed(layer) == HOLES[wrong]
-    assert trust.works(layer) is False
+    assert layer_checks.works(layer) is False
     assert layer.training is False and all(p.grad is None for p in layer.parameters())
 
 
 def test_neighbours_share_a_head_and_nan_is_close_to_nothing():
-    assert trust.works(mutants._filled(mutants.Fused(12, 4, 2))), "heads 0 and 1 share, and 2 and 3"
+    assert layer_checks.works(mutants._filled(mutants.Fused(12, 4, 2))), "heads 0 and 1 share, and 2 and 3"
     nan = torch.full((2,), torch.nan)
-    assert trust.close(torch.ones(2), torch.ones(2)) and not trust.close(nan, nan)
+    assert layer_checks.close(torch.ones(2), torch.ones(2)) and not layer_checks.close(nan, nan)
 
 
 def test_the_gradient_is_asked_for_in_a_frozen_layer_too():
     layer = mutants._filled(mutants.StepByStep(12, 4)).requires_grad_(False)
-    assert trust.works(layer)
-    assert not trust.works(mutants._filled(NaNOnlyInGradients(12, 4)).requires_grad_(False))
+    assert layer_checks.works(layer)
+    assert not layer_checks.works(mutants._filled(NaNOnlyInGradients(12, 4)).requires_grad_(False))
 
 
 # -- tests as learners write them ------------------------------------------------------------
@@ -204,12 +207,12 @@ def shape_of_output(layer):
 
 
 def exact(layer):
-    query, key, value = trust.inputs(layer.eval())
+    query, key, value = layer_checks.inputs(layer.eval())
     q, k, v = (
-        trust.heads(layer, project(x)).double()
+        layer_checks.heads(layer, project(x)).double()
         for project, x in ((layer.q_proj, query), (layer.k_proj, key), (layer.v_proj, value))
     )
-    return torch.equal(layer(query, key, value), trust.joined(layer, (q @ k.mT).softmax(-1).float() @ v.float()))
+    return torch.equal(layer(query, key, value), layer_checks.joined(layer, (q @ k.mT).softmax(-1).float() @ v.float()))
 
 
 def averaged(layer):
@@ -232,16 +235,18 @@ def each_head_and_sums(layer):
 
 
 def formula(layer):
-    query, key, value = trust.inputs(layer.eval())
+    query, key, value = layer_checks.inputs(layer.eval())
     parts = ((layer.q_proj, query), (layer.k_proj, key), (layer.v_proj, value))
-    q, k, v = (trust.heads(layer, project(x)) for project, x in parts)
-    return trust.close(layer(query, key, value), trust.joined(layer, F.scaled_dot_product_attention(q, k, v)))
+    q, k, v = (layer_checks.heads(layer, project(x)) for project, x in parts)
+    return layer_checks.close(
+        layer(query, key, value), layer_checks.joined(layer, F.scaled_dot_product_attention(q, k, v))
+    )
 
 
 def formula_of_x(layer):
     x = torch.randn(3, 6, layer.d_model)
-    q, k, v = (trust.heads(layer, project(x)) for project in (layer.q_proj, layer.k_proj, layer.v_proj))
-    want = trust.joined(layer, F.scaled_dot_product_attention(q, k, v))
+    q, k, v = (layer_checks.heads(layer, project(x)) for project in (layer.q_proj, layer.k_proj, layer.v_proj))
+    want = layer_checks.joined(layer, F.scaled_dot_product_attention(q, k, v))
     return torch.allclose(layer.eval()(x), want, atol=1e-5)
 
 
@@ -253,14 +258,14 @@ def formula_of_one_head(layer):
 
 def without(*names):
     def test(layer):
-        return all(check(layer.eval()) for check in trust.CHECKS if check.__name__ not in names)
+        return all(check(layer.eval()) for check in layer_checks.CHECKS if check.__name__ not in names)
 
     return test
 
 
 def same_without_causal(layer):
-    x, _, _ = trust.inputs(layer.eval())
-    return trust.close(layer(x), layer(x)) and trust.close(layer(x), layer(x, need_weights=True)[0])
+    x, _, _ = layer_checks.inputs(layer.eval())
+    return layer_checks.close(layer(x), layer(x)) and layer_checks.close(layer(x), layer(x, need_weights=True)[0])
 
 
 def no_causal(layer):
@@ -268,25 +273,25 @@ def no_causal(layer):
 
 
 def no_masks(layer):
-    return formula(layer) and trust.weights_are_shares(layer) and same_without_causal(layer)
+    return formula(layer) and layer_checks.weights_are_shares(layer) and same_without_causal(layer)
 
 
 def no_keep(layer):
-    query, key, value = trust.inputs(layer.eval())
+    query, key, value = layer_checks.inputs(layer.eval())
     other = value + torch.eye(7)[6, :, None]  # at the last key
     before, after = layer(query, key, value, causal=True), layer(query, key, other, causal=True)
-    corner = trust.close(before[:, :4], after[:, :4]) and not trust.close(before[:, 4], after[:, 4])
-    return no_masks(layer) and corner and trust.answers_stay_the_same(layer)
+    corner = layer_checks.close(before[:, :4], after[:, :4]) and not layer_checks.close(before[:, 4], after[:, 4])
+    return no_masks(layer) and corner and layer_checks.answers_stay_the_same(layer)
 
 
 def sample_for_weights(layer):
     query, key, value = sizes(layer)
     weights = layer.eval()(query, key, value)[1]
-    return weights.shape == (2, layer.num_heads, 5, 7) and trust.works(layer)
+    return weights.shape == (2, layer.num_heads, 5, 7) and layer_checks.works(layer)
 
 
 def no_eval(layer):
-    return all(check(layer) for check in trust.CHECKS)
+    return all(check(layer) for check in layer_checks.CHECKS)
 
 
 def square(layer):
@@ -301,18 +306,18 @@ def square(layer):
     return (
         torch.allclose(out, again, atol=1e-5) and formula_of_x(layer) and weights.shape == (3, layer.num_heads, 6, 6)
         and torch.allclose(hidden[0][:, :4], hidden[1][:, :4], atol=1e-5)
-        and trust.empty_rows_are_zero(layer) and trust.answers_stay_the_same(layer)
+        and layer_checks.empty_rows_are_zero(layer) and layer_checks.answers_stay_the_same(layer)
     )  # fmt: skip
 
 
 def cut_into_num_heads(layer):
     _, key, _ = sizes(layer)
     shape = (2, 7, layer.num_heads, layer.d_model // layer.num_heads)
-    return layer.k_proj(key).view(shape).shape == shape and trust.works(layer)
+    return layer.k_proj(key).view(shape).shape == shape and layer_checks.works(layer)
 
 
 def upside_down(layer):
-    return not trust.works(layer)
+    return not layer_checks.works(layer)
 
 
 LEARNERS = {
@@ -365,13 +370,13 @@ def stub(layer):
 
 
 def test_the_scoreboard_of_the_right_test():
-    board = scoreboard(trust.works)
+    board = scoreboard(layer_checks.works)
     lines = repr(board).split("\n")
     assert lines[0] == "10 of 10 wrong layers found; all 6 right ones accepted."
     assert lines[1] == "found     a layer that does not divide the scores by sqrt(D)"
     assert lines[-1] == "accepted  a right layer that calls what nn.MultiheadAttention calls"
     assert len(lines) == 17, "no hints where nothing is wrong"
-    assert repr(scoreboard(trust.works)) == repr(board)
+    assert repr(scoreboard(layer_checks.works)) == repr(board)
 
 
 def test_the_scoreboard_says_what_survived_and_where_to_look():
@@ -399,7 +404,9 @@ def test_the_scoreboard_survives_every_test():
     assert "it raises `AttributeError:" in text
     assert "test crashed: SystemExit" in repr(scoreboard(lambda layer: sys.exit()))
     assert "no True or False but None  a" in repr(scoreboard(lambda layer: None))
-    assert "no True or False but Tensor of shape (3, 5" in repr(scoreboard(lambda layer: trust.inputs(layer)[0] > 0))
+    assert "no True or False but Tensor of shape (3, 5" in repr(
+        scoreboard(lambda layer: layer_checks.inputs(layer)[0] > 0)
+    )
     assert "no True or False but tuple" in repr(scoreboard(lambda layer: (True, True)))
     assert "no True or False but dict" in repr(scoreboard(lambda layer: {}))
     assert "no True or False but str" in repr(scoreboard(lambda layer: "True"))
@@ -410,7 +417,7 @@ def test_the_scoreboard_survives_every_test():
 
 def test_a_test_that_asserts_counts_as_a_crash_and_is_told_how_to_answer():
     def asserts(layer):
-        assert trust.works(layer)
+        assert layer_checks.works(layer)
         return True
 
     text = repr(scoreboard(asserts))
@@ -602,7 +609,7 @@ def no_causal_at_all(layer):
 def test_a_rejected_right_layer_is_named_and_the_conditions_are_to_be_printed():
     name, text = said("08.works", lambda layer: False)
     assert name == "always_false" and "a right layer with one head" in text and "Print each condition" in text
-    name, text = said("08.works", lambda layer: trust.works(layer) and layer.num_heads != 5)
+    name, text = said("08.works", lambda layer: layer_checks.works(layer) and layer.num_heads != 5)
     assert name == "different" and "Probe 5 (given a right layer that computes step by step)" in text
     assert "Print each condition" in text and "expected True, got False" in text
 
@@ -620,9 +627,9 @@ def test_sample_one_taken_for_the_weights_has_a_name():
 def test_an_answer_of_several_parts_is_told_to_be_one():
     name, text = said("08.works", lambda layer: (True, "looks good"))
     assert name == "wrong_type" and "alone? Return True or False, and nothing else." in text and "?." not in text
-    name, text = said("08.works", lambda layer: [True, trust.works(layer)])
+    name, text = said("08.works", lambda layer: [True, layer_checks.works(layer)])
     assert name == "wrong_shape" and "all([...])" in text
-    assert "Return True or False" in said("08.works", lambda layer: int(trust.works(layer)))[1]
+    assert "Return True or False" in said("08.works", lambda layer: int(layer_checks.works(layer)))[1]
     assert "Return True or False" in said("08.works", lambda layer: "fine")[1]
 
 
@@ -741,7 +748,7 @@ def test_adopt_tells_a_decorated_solution_from_an_own_function(capsys):
 
 def test_the_solution_shows_the_eight_checks():
     text = repr(solution("08.works"))
-    assert all(f"def {check.__name__}(layer)" in text for check in trust.CHECKS)
+    assert all(f"def {check.__name__}(layer)" in text for check in layer_checks.CHECKS)
     assert "@torch.no_grad()\ndef works(layer)" in text and "def close(a, b)" in text
     assert "average_attn_weights=False" in repr(solution("08.per_head"))
     assert "def numpy_copy" in repr(solution("08.load"))

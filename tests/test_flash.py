@@ -14,11 +14,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mha_lesson.pytorch import flash_triton, stand_in  # noqa: E402
-from mha_lesson.pytorch.flash_triton import flash_attention, flash_forward  # noqa: E402
+from mha_lesson.pytorch import triton_numpy  # noqa: E402
+from mha_lesson.pytorch.cores import flash_triton  # noqa: E402
+from mha_lesson.pytorch.cores.flash_triton import flash_attention, flash_forward  # noqa: E402
 from mha_lesson.steps.gpu import agrees  # noqa: E402
 
-HAS_TRITON = flash_triton.triton is not stand_in
+HAS_TRITON = flash_triton.triton is not triton_numpy
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed (pip install triton, on Linux)")
 HAS_COMPILER = HAS_TRITON and flash_triton.available()["interpreter"] != "yes"
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="no compiler of Triton (pip install triton, on Linux)")
@@ -223,14 +224,14 @@ BROKEN = {  # what is changed -> (kernel, old, new); "dK" and so on: what must c
 @pytest.mark.parametrize("broken", [None, *BROKEN])
 def test_a_broken_kernel_fails_the_same_comparison(broken, monkeypatch, poisoned):
     dtype = "bfloat16"  # which allows the largest errors
-    monkeypatch.setattr(flash_triton, "tl", stand_in.language)  # also where Triton is installed
+    monkeypatch.setattr(flash_triton, "tl", triton_numpy.language)  # also where Triton is installed
     if broken:
         name, old, new = BROKEN[broken]
         source = Path(flash_triton.__file__).read_text(encoding="utf-8")
         begin = source.index(f"def {name}(")
         source = source[begin : source.index("\n\n\n", begin)]
         assert source.count(old) == 1
-        monkeypatch.setattr(flash_triton, name, stand_in.jit(compiled(source.replace(old, new), name)))
+        monkeypatch.setattr(flash_triton, name, triton_numpy.jit(compiled(source.replace(old, new), name)))
     leaves = [x.detach().requires_grad_() for x in inputs((2, 4, 2, 43, 47, 16), DTYPES[dtype])]
     lengths, probe = torch.tensor([47, 41]), inputs((2, 4, 2, 43, 47, 16), DTYPES[dtype], seed=1)[0]
     out = flash_attention(*leaves, causal=True, lengths=lengths, backend="stand-in", block_q=16, block_k=16)
@@ -333,7 +334,7 @@ def test_a_race_between_tiles():
 INTERPRETED = """
 import torch
 from tests.test_flash import close, exact, inputs
-from mha_lesson.pytorch.flash_triton import flash_attention, available
+from mha_lesson.pytorch.cores.flash_triton import flash_attention, available
 assert available()["interpreter"] == "yes", available()
 for dtype in ("float32", "float16", "bfloat16"):
     leaves = [x.detach().requires_grad_() for x in inputs((2, 4, 2, 21, 29, 16), getattr(torch, dtype))]
@@ -432,6 +433,6 @@ def test_the_smallest_kernel_is_attention():
     for n in (1, 16, 37):
         q, k, v = (torch.randn(n, 16, generator=torch.Generator().manual_seed(i)) for i in range(3))
         out = torch.full((n, 16), float("nan"))
-        stand_in.run(attention_kernel, (stand_in.cdiv(n, 16),), q, k, v, out, n, 0.25, D=16, BLOCK=16)
+        triton_numpy.run(attention_kernel, (triton_numpy.cdiv(n, 16),), q, k, v, out, n, 0.25, D=16, BLOCK=16)
         want = exact(*(x[None, None] for x in (q, k, v)))[0, 0]
         assert np.allclose(out.double(), want, atol=1e-6)

@@ -329,7 +329,7 @@ def test_exact_is_torch_s_own_in_float64():
 
 
 def test_a_wrong_kernel_stops_the_run_and_the_file_says_why(monkeypatch, tmp_path, capsys):
-    flash = importlib.import_module("mha_lesson.pytorch.flash_triton")
+    flash = importlib.import_module("mha_lesson.pytorch.cores.flash_triton")
     monkeypatch.setattr(flash, "flash_attention", aligned_upper_left)
     file = tmp_path / "out.json"
     assert benchmark.main([*DRY, "--json", str(file)]) == 1

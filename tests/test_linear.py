@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (it has no b
 
 from torch.nn import functional as F  # noqa: E402
 
-from mha_lesson.pytorch.linear import LinearState, elu_plus_one, linear_attention, squared_relu  # noqa: E402
+from mha_lesson.pytorch.cores.linear import LinearState, elu_plus_one, linear_attention, squared_relu  # noqa: E402
 from tests.reference import says, stable  # noqa: E402
 from tests.test_online import Recorder, draw, near  # noqa: E402
 

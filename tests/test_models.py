@@ -26,7 +26,7 @@ if HAS_TORCH:
     from torch.nn import functional as F
 
     from mha_lesson.models import char_lm, classifier, induction, series, training, translation
-    from mha_lesson.models.parts import (
+    from mha_lesson.models.blocks import (
         Block,
         UniformAttention,
         attention_layers,
@@ -38,7 +38,7 @@ if HAS_TORCH:
     )
     from mha_lesson.models.training import Task
     from mha_lesson.pytorch import MultiHeadAttention
-    from mha_lesson.pytorch.module import merge_heads, share_heads, split_heads
+    from mha_lesson.pytorch.heads import merge_heads, share_heads, split_heads
 else:  # the classes below need something to be written with; no test of them runs
     from types import SimpleNamespace
 

@@ -28,15 +28,10 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from mha_lesson.pytorch import MultiHeadAttention  # noqa: E402
-from mha_lesson.pytorch import module as layer_file  # noqa: E402
-from mha_lesson.pytorch.module import (  # noqa: E402
-    attention,
-    attention_weights,
-    causal_mask,
-    merge_heads,
-    share_heads,
-    split_heads,
-)
+from mha_lesson.pytorch import layer as layer_file  # noqa: E402
+from mha_lesson.pytorch.cores.sdpa import attention, attention_weights  # noqa: E402
+from mha_lesson.pytorch.heads import merge_heads, share_heads, split_heads  # noqa: E402
+from mha_lesson.pytorch.masks import causal_mask  # noqa: E402
 
 ROOT = Path(mha_lesson.__file__).resolve().parents[1]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -1227,7 +1222,7 @@ def test_annotations_are_true():
         """
 from jaxtyping import install_import_hook
 with install_import_hook("mha_lesson.pytorch", "beartype.beartype"):
-    from mha_lesson.pytorch.module import *
+    from mha_lesson.pytorch.layer import *
     from mha_lesson.pytorch import MultiHeadAttention as Layer
 import torch
 from mha_lesson.attention import MultiHeadAttention as NumpyLayer

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (it has no build for this machine)")
 
-from mha_lesson.pytorch import MultiHeadAttention, trust  # noqa: E402
+from mha_lesson.pytorch import MultiHeadAttention  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -16,8 +16,8 @@ def test_layers_with_some_shared_heads_are_trusted(num_kv_heads):
     """With one key/value head, 0 0 0 0 and 0 0 0 0 in another order are the same: here they are not."""
     torch.manual_seed(0)
     layer = MultiHeadAttention(12, 6, num_kv_heads)
-    assert [check.__name__ for check in trust.CHECKS if not check(layer)] == []
-    assert trust.works(layer)
+    assert [check.__name__ for check in layer_checks.CHECKS if not check(layer)] == []
+    assert layer_checks.works(layer)
 
 
 def test_a_layer_that_gives_nan_passes_no_check_of_its_output():
@@ -25,5 +25,5 @@ def test_a_layer_that_gives_nan_passes_no_check_of_its_output():
     torch.manual_seed(0)
     layer = MultiHeadAttention(8, 2)
     torch.nn.init.constant_(layer.v_proj.bias, math.nan)
-    assert [check.__name__ for check in trust.CHECKS if check(layer)] == ["weights_are_shares"]
-    assert not trust.works(layer)
+    assert [check.__name__ for check in layer_checks.CHECKS if check(layer)] == ["weights_are_shares"]
+    assert not layer_checks.works(layer)

@@ -26,9 +26,10 @@ def test_there_are_enough_faults_with_names_of_their_own():
 
 def test_every_file_that_computes_has_faults():
     wanted = files_of("steps", "typing.py") | files_of("pytorch")
+    wanted |= files_of("pytorch/cores")
     wanted |= files_of("models", "__main__.py", "command.py")  # these two compute nothing
     wanted |= files_of("pytorch/parallel", "__main__.py", "demos.py")  # these compare, and print
-    wanted |= files_of("pytorch/stand_in") | {"mha_lesson/pytorch/stand_in/__init__.py"}
+    wanted |= files_of("pytorch/triton_numpy") | {"mha_lesson/pytorch/triton_numpy/__init__.py"}
     assert set(FILES) == wanted | {"mha_lesson/attention.py", "mha_lesson/data.py"}
 
 
@@ -63,9 +64,11 @@ def test_only_notebooks_with_stored_outputs_are_asked_and_the_one_that_teaches_c
         return [path.stem for path in run.notebooks(tmp_path, run.route(f"mha_lesson/{file}"))]
 
     assert found("steps/masks.py") == ["04_masking", "01_words"]
-    assert found("steps/cross.py") == []
-    assert found("models/parts.py") == ["09_heads"]
-    assert run.measure(tmp_path, "outputs", run.route("mha_lesson/steps/cross.py"))[0].verdict == run.NO_NOTEBOOK
+    assert found("steps/encoder_decoder.py") == []
+    assert found("models/blocks.py") == ["09_heads"]
+    assert (
+        run.measure(tmp_path, "outputs", run.route("mha_lesson/steps/encoder_decoder.py"))[0].verdict == run.NO_NOTEBOOK
+    )
 
 
 def test_faults_may_be_chosen_by_file_and_by_name():

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (it has no b
 from torch.nn import functional as F  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from mha_lesson.pytorch.online import attention_with_lse, merge, tiled_attention  # noqa: E402
+from mha_lesson.pytorch.cores.tiled import attention_with_lse, merge, tiled_attention  # noqa: E402
 from tests.reference import loop_attention, says, stable  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -15,7 +15,7 @@ if HAS_TORCH:
     import torch
 
     from mha_lesson.models import recall, training
-    from mha_lesson.models.parts import (
+    from mha_lesson.models.blocks import (
         Block,
         LinearAttention,
         WindowAttention,

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (it has no b
 from torch import nn  # noqa: E402
 
 from mha_lesson.pytorch import MultiHeadAttention  # noqa: E402
-from mha_lesson.pytorch.module import share_heads, split_heads  # noqa: E402
+from mha_lesson.pytorch.heads import share_heads, split_heads  # noqa: E402
 from mha_lesson.pytorch.rotary import rotary  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mha_lesson.pytorch import stand_in  # noqa: E402
-from mha_lesson.pytorch.stand_in import language as tl  # noqa: E402
+from mha_lesson.pytorch import triton_numpy  # noqa: E402
+from mha_lesson.pytorch.triton_numpy import language as tl  # noqa: E402
 
 NAN = float("nan")
 
@@ -31,13 +31,13 @@ def test_every_format_is_copied_bit_by_bit(dtype, n):
     x = 100 * torch.rand(n, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     x = x.to(getattr(torch, dtype))
     y = torch.zeros(n + 3, dtype=x.dtype)
-    stand_in.run(copy_kernel, (-(-n // 8),), x, y, n, BLOCK=8)
+    triton_numpy.run(copy_kernel, (-(-n // 8),), x, y, n, BLOCK=8)
     assert torch.equal(y[:n], x) and (y[n:] == 0).all(), "behind the mask nothing may change"
 
 
 def test_numpy_arrays_are_pointers_too():
     x, y = np.arange(5.0), np.full(5, NAN)
-    stand_in.run(copy_kernel, (2,), x, y, 5, BLOCK=4)
+    triton_numpy.run(copy_kernel, (2,), x, y, 5, BLOCK=4)
     assert np.array_equal(x, y)
 
 
@@ -56,7 +56,7 @@ def test_views_are_read_through_their_strides(view):
         "every second": base[:8:2, 1:9:2],
     }[view]
     y = torch.full((4, 4), NAN)
-    stand_in.run(strided_kernel, (1,), x, y, *x.stride(), N=4)
+    triton_numpy.run(strided_kernel, (1,), x, y, *x.stride(), N=4)
     assert torch.equal(x, y)
 
 
@@ -70,7 +70,7 @@ def test_a_place_outside_the_tensor_is_an_error_even_inside_its_memory(what):
     short, long = memory[4:9], torch.zeros(8)
     x, y = (short, long) if what == "read" else (long, short)
     with pytest.raises(IndexError, match=r"3 places lie outside.*element 5 of one with 5.*mask="):
-        stand_in.run(kernel, (1,), x, y, BLOCK=8)
+        triton_numpy.run(kernel, (1,), x, y, BLOCK=8)
     assert (memory == 0).all()
 
 
@@ -79,7 +79,7 @@ def test_before_the_tensor_is_outside_too():
         tl.load(X - 1)
 
     with pytest.raises(IndexError, match="element -1"):
-        stand_in.run(kernel, (1,), torch.zeros(9)[3:])
+        triton_numpy.run(kernel, (1,), torch.zeros(9)[3:])
 
 
 def test_what_a_mask_left_out_is_nan_unless_other_says_what():
@@ -89,7 +89,7 @@ def test_what_a_mask_left_out_is_nan_unless_other_says_what():
         tl.store(Z + place, tl.load(X + place, mask=place < N, other=7.0))
 
     y, z = torch.zeros(4), torch.zeros(4)
-    stand_in.run(kernel, (1,), torch.ones(2), y, z, 2, BLOCK=4)
+    triton_numpy.run(kernel, (1,), torch.ones(2), y, z, 2, BLOCK=4)
     assert y[:2].tolist() == [1, 1] and y[2:].isnan().all()
     assert z.tolist() == [1, 1, 7, 7]
 
@@ -99,7 +99,7 @@ def test_adding_to_the_same_place_twice_adds_twice():
         tl.atomic_add(Y + tl.arange(0, BLOCK) % 2, tl.load(X + tl.arange(0, BLOCK)))
 
     y = torch.zeros(2)
-    stand_in.run(kernel, (1,), torch.arange(8.0), y, BLOCK=8)
+    triton_numpy.run(kernel, (1,), torch.arange(8.0), y, BLOCK=8)
     assert y.tolist() == [12, 16]
 
 
@@ -273,23 +273,23 @@ def test_numbers_that_are_arguments_have_a_format_and_numbers_in_the_source_have
         for i in range(0, N, BLOCK):  # computed, too
             assert i.dtype is tl.int32
 
-    stand_in.run(kernel, (1,), torch.ones(4, dtype=torch.float16), 0.5, 8, BLOCK=4)
+    triton_numpy.run(kernel, (1,), torch.ones(4, dtype=torch.float16), 0.5, 8, BLOCK=4)
 
 
 def test_a_program_that_the_grid_does_not_have():
     with pytest.raises(ValueError, match=r"only: expected the number of a program of the grid \(3,\), got \(3,\)"):
-        stand_in.run(copy_kernel, (3,), torch.ones(9), torch.ones(9), 9, BLOCK=4, only=3)
+        triton_numpy.run(copy_kernel, (3,), torch.ones(9), torch.ones(9), 9, BLOCK=4, only=3)
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2)])
 def test_complex_numbers_are_refused(shape):
     with pytest.raises(TypeError, match=r"X: expected real numbers, got torch\.complex64"):
-        stand_in.run(copy_kernel, (1,), torch.ones(shape, dtype=torch.complex64), torch.ones(4), 4, BLOCK=4)
+        triton_numpy.run(copy_kernel, (1,), torch.ones(shape, dtype=torch.complex64), torch.ones(4), 4, BLOCK=4)
 
 
 TRITONS = """
 import torch, triton, triton.language as tl
-from mha_lesson.pytorch import stand_in
+from mha_lesson.pytorch import triton_numpy
 
 SHIFT = tl.constexpr(3)
 
@@ -309,7 +309,7 @@ def kernel(X, Y, N, BLOCK: tl.constexpr):
     tl.store(Y + place, x, mask=place < N)
 
 x, y = torch.arange(10.0), torch.full((10,), float("nan"))
-stand_in.run(kernel, (triton.cdiv(10, 4),), x, y, 10, BLOCK=4, num_warps=2)
+triton_numpy.run(kernel, (triton.cdiv(10, 4),), x, y, 10, BLOCK=4, num_warps=2)
 assert torch.equal(y, x + 9), y
 print("all right")
 """
@@ -331,22 +331,22 @@ def test_every_program_of_the_grid_runs_once_and_knows_its_number():
         tl.store(Y + place, tl.load(Y + place) + 1 + place)
 
     y = torch.zeros(2, 3, 5)
-    stand_in.run(kernel, (2, 3, 5), y)
+    triton_numpy.run(kernel, (2, 3, 5), y)
     assert torch.equal(y.flatten(), torch.arange(1.0, 31))
 
 
 def test_one_program_alone():
     x, y = torch.arange(12.0), torch.full((12,), NAN)
-    stand_in.run(copy_kernel, (3,), x, y, 12, BLOCK=4, only=1)
+    triton_numpy.run(copy_kernel, (3,), x, y, 12, BLOCK=4, only=1)
     assert y[4:8].tolist() == [4, 5, 6, 7] and y[:4].isnan().all() and y[8:].isnan().all()
 
 
 def test_jit_grids_and_kernels_that_call_kernels():
-    @stand_in.jit
+    @triton_numpy.jit
     def twice(x):
         return x + x
 
-    @stand_in.jit
+    @triton_numpy.jit
     def kernel(X, N: tl.constexpr):
         place = tl.arange(0, N)
         tl.store(X + place, twice(tl.load(X + place)))
@@ -354,14 +354,14 @@ def test_jit_grids_and_kernels_that_call_kernels():
     x = torch.arange(4.0)
     kernel[lambda meta: (meta["N"] // 4,)](x, N=4, num_warps=8)
     assert x.tolist() == [0, 2, 4, 6]
-    assert [stand_in.cdiv(7, 3), stand_in.next_power_of_2(5), stand_in.next_power_of_2(16)] == [3, 8, 16]
+    assert [triton_numpy.cdiv(7, 3), triton_numpy.next_power_of_2(5), triton_numpy.next_power_of_2(16)] == [3, 8, 16]
 
 
 def test_print_in_a_kernel_shows_numbers(capsys):
     def kernel(X, N: tl.constexpr):
         print(tl.load(X + tl.arange(0, N)))
 
-    stand_in.run(kernel, (1,), torch.tensor([1.5, 2.0]), N=2)
+    triton_numpy.run(kernel, (1,), torch.tensor([1.5, 2.0]), N=2)
     assert capsys.readouterr().out == "[1.5 2. ]\n"
 
 
@@ -370,7 +370,7 @@ def test_a_pointer_is_wanted():
         tl.load(X)
 
     with pytest.raises(TypeError, match="expected a pointer"):
-        stand_in.run(kernel, (1,), 3.0)
+        triton_numpy.run(kernel, (1,), 3.0)
 
 
 def test_a_kernel_may_take_any_number_of_arguments():
@@ -378,5 +378,5 @@ def test_a_kernel_may_take_any_number_of_arguments():
         copy_kernel(*arguments)
 
     x, y = torch.arange(5.0), torch.full((5,), NAN)
-    stand_in.run(kernel, (2,), x, y, 5, 4)
+    triton_numpy.run(kernel, (2,), x, y, 5, 4)
     assert torch.equal(x, y)

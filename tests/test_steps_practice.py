@@ -7,8 +7,8 @@ import pytest
 
 from mha_lesson.exercises import REGISTRY, adopt, check, solution
 from mha_lesson.exercises.compare import difference
-from mha_lesson.steps.choice import cheapest_as_good, layer_parameters, sweep_heads
-from mha_lesson.steps.cross import cross_attention, cross_cost, encoder_decoder_masks, greedy_decode
+from mha_lesson.steps.encoder_decoder import cross_attention, cross_cost, encoder_decoder_masks, greedy_decode
+from mha_lesson.steps.head_count import cheapest_as_good, layer_parameters, sweep_heads
 from mha_lesson.steps.inspection import ablate_heads, find_head, head_distances, induction_scores
 from tests.reference import g, loop_softmax, near, read_only, says
 

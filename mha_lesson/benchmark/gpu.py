@@ -204,7 +204,7 @@ class Run:
     # ---------------------------------------------------------------- 1: is it right?
 
     def check(self) -> None:
-        from mha_lesson.pytorch.flash_triton import flash_attention
+        from mha_lesson.pytorch.cores.flash_triton import flash_attention
 
         for case in cases(self.settings["widths"], tiny=self.record["dry_run"]):
             if self.left(CASES_SHARE) < 0:

@@ -6,7 +6,7 @@
     naive                the (N, N) array in the open
     SDPA default         torch's function, which picks an implementation by itself
     SDPA <name>          the same, told which one: FLASH_ATTENTION, EFFICIENT_ATTENTION, CUDNN_ATTENTION, MATH
-    flash_attention      ours, mha_lesson.pytorch.flash_triton
+    flash_attention      ours, mha_lesson.pytorch.cores.flash_triton
     FlexAttention        torch's compiler makes a kernel for the mask
 
 A device works off a queue, so this machine's clock would time the handing over. `Cuda.seconds` puts
@@ -154,7 +154,7 @@ class Cpu:
 
 def fast_forms(cell: Cell) -> dict[str, Callable]:
     """name -> attend(q, k, v), all but the one that compiles for long."""
-    from mha_lesson.pytorch.flash_triton import flash_attention
+    from mha_lesson.pytorch.cores.flash_triton import flash_attention
 
     forms = {BASE: lambda q, k, v: sdpa(q, k, v, cell.causal)}
     forms |= {f"SDPA {name}": lambda q, k, v, name=name: sdpa(q, k, v, cell.causal, name) for name in BACKENDS}

@@ -31,9 +31,9 @@ def long_forms(n: int, heads: int = 8, d_head: int = 64, dtype: str = "float32")
     """Causal attention: exact ones, a window, and linear attention."""
     from torch.nn.functional import scaled_dot_product_attention
 
-    from mha_lesson.pytorch.linear import linear_attention
-    from mha_lesson.pytorch.online import tiled_attention
-    from mha_lesson.pytorch.window import window_attention
+    from mha_lesson.pytorch.cores.linear import linear_attention
+    from mha_lesson.pytorch.cores.tiled import tiled_attention
+    from mha_lesson.pytorch.cores.window import window_attention
 
     q, k, v = _inputs(n, heads, d_head, dtype)
     forms = {

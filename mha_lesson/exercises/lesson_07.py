@@ -10,7 +10,7 @@ from mha_lesson.exercises import calls
 from mha_lesson.exercises.compare import NotPlain, plain
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe
 from mha_lesson.exercises.probes import usual_forms, wave
-from mha_lesson.steps.cross import cross_attention, cross_cost, encoder_decoder_masks, greedy_decode
+from mha_lesson.steps.encoder_decoder import cross_attention, cross_cost, encoder_decoder_masks, greedy_decode
 from mha_lesson.steps.masks import causal_mask, padding_mask
 from mha_lesson.steps.scores import attention_scores
 from mha_lesson.steps.softmax import softmax

@@ -30,9 +30,9 @@ class _Late:
 
 torch = _Late("torch")
 functional = _Late("torch.nn.functional")
-layers = _Late("mha_lesson.pytorch.module")
+layers = _Late("mha_lesson.pytorch.layer")
 mutants = _Late("mha_lesson.exercises.mutants")
-trust = _Late("mha_lesson.pytorch.trust")
+layer_checks = _Late("mha_lesson.pytorch.layer_checks")
 
 
 # ------------------------------------------------------------------------------ the padding mask
@@ -64,7 +64,7 @@ BLOCKED = Exercise(
     id="08.blocked",
     needs_torch=True,
     signature="blocked(lengths, S)",
-    solution="mha_lesson.pytorch.border:key_padding_mask",
+    solution="mha_lesson.pytorch.interop:key_padding_mask",
     probes=lambda: [
         Probe(([3, 1], 5), "lengths 3 and 1, S = 5"),
         Probe(([2, 7, 5], 7), "lengths 2, 7 and 5, S = 7"),
@@ -434,7 +434,7 @@ PER_HEAD = Exercise(
     id="08.per_head",
     needs_torch=True,
     signature="per_head(layer, x, keep)",
-    solution="mha_lesson.pytorch.border:head_weights",
+    solution="mha_lesson.pytorch.interop:head_weights",
     probes=lambda: [
         Probe((_module(10, 5), torch.as_tensor(wave(3, 4, 10)), torch.as_tensor(causal_mask(4, 4))),
               "B 3, L 4, d_model 10, 5 heads, a causal keep"),
@@ -694,14 +694,14 @@ def _finds(*faults: str) -> Callable:
 
 def _one_width(layer) -> bool:
     """Compares with the formula, as if there were one head."""
-    query, key, value = trust.inputs(layer)
+    query, key, value = layer_checks.inputs(layer)
     found = functional.scaled_dot_product_attention(layer.q_proj(query), layer.k_proj(key), layer.v_proj(value))
-    return trust.close(layer(query, key, value), layer.out_proj(found))
+    return layer_checks.close(layer(query, key, value), layer.out_proj(found))
 
 
 def _shape_of_second(layer) -> bool:
     """Looks at [1] of what a plain call gives."""
-    return layer(*trust.inputs(layer))[1].shape == (3, layer.num_heads, 5, 7)
+    return layer(*layer_checks.inputs(layer))[1].shape == (3, layer.num_heads, 5, 7)
 
 
 def _takes_sample_for_weights(function: Callable) -> bool:
@@ -739,9 +739,9 @@ WORKS = Exercise(
     id="08.works",
     needs_torch=True,
     signature="works(layer)",
-    solution="mha_lesson.pytorch.trust:works",
+    solution="mha_lesson.pytorch.layer_checks:works",
     helpers=tuple(
-        f"mha_lesson.pytorch.trust:{name}"
+        f"mha_lesson.pytorch.layer_checks:{name}"
         for name in (
             "weights_are_shares", "formula_holds", "weights_make_the_output", "order_is_free", "padding_is_hidden",
             "future_is_hidden", "empty_rows_are_zero", "answers_stay_the_same", "inputs", "heads", "joined", "close",
@@ -877,9 +877,9 @@ WORKS = Exercise(
     ),
     forms={
         "against a second implementation": lambda layer: _like_step_by_step(layer),
-        "a tensor": lambda layer: torch.tensor(trust.works(layer)),
-        "nested lists": lambda layer: [trust.works(layer)][0],
-        "NumPy's bool": lambda layer: np.bool_(trust.works(layer)),
+        "a tensor": lambda layer: torch.tensor(layer_checks.works(layer)),
+        "nested lists": lambda layer: [layer_checks.works(layer)][0],
+        "NumPy's bool": lambda layer: np.bool_(layer_checks.works(layer)),
     },
     hints=(
         "You get a layer. Call layer.eval(), make a query (B, L, E), a key and a value (B, S, E) with "
@@ -921,13 +921,13 @@ def _like_step_by_step(layer) -> bool:
     layer.eval()
     other = mutants.StepByStep(layer.d_model, layer.num_heads, layer.num_kv_heads)
     other.load_state_dict(layer.state_dict())
-    query, key, value = trust.inputs(layer)
+    query, key, value = layer_checks.inputs(layer)
     keep = torch.arange(7) < torch.tensor([7, 4, 0])[:, None, None, None]
     ways = [{}, {"keep": keep}, {"causal": True}, {"keep": keep, "causal": True}]
     for way in (w | {"need_weights": asked} for w in ways for asked in (False, True)):
         have, want = layer(query, key, value, **way), other.eval()(query, key, value, **way)
         pairs = zip(have, want, strict=True) if way["need_weights"] else [(have, want)]
-        if not all(trust.close(a, b) for a, b in pairs):
+        if not all(layer_checks.close(a, b) for a, b in pairs):
             return False
     return True
 

@@ -8,7 +8,7 @@ import numpy as np
 from mha_lesson.exercises.compare import Difference, NotPlain, plain
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe, Result
 from mha_lesson.exercises.probes import usual_forms, wave
-from mha_lesson.steps.choice import cheapest_as_good, layer_parameters, sweep_heads
+from mha_lesson.steps.head_count import cheapest_as_good, layer_parameters, sweep_heads
 
 PARAMETERS = Exercise(
     id="10.parameters",

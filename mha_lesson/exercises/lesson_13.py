@@ -453,13 +453,13 @@ def _launch(kernel: Callable) -> Callable:
     """Runs the kernel in all its programs, on one head, into an output full of NaN."""
 
     def attention(query, key, value, block):
-        stand_in = importlib.import_module("mha_lesson.pytorch.stand_in")
+        triton_numpy = importlib.import_module("mha_lesson.pytorch.triton_numpy")
         torch = importlib.import_module("torch")
         tensors = [torch.from_numpy(x.copy()) for x in (query, key, value)]
         n, d_head = query.shape
         out = torch.full((n, d_head), float("nan"))
         try:
-            stand_in.run(kernel, (-(-n // block),), *tensors, out, n, d_head**-0.5, d_head, block)
+            triton_numpy.run(kernel, (-(-n // block),), *tensors, out, n, d_head**-0.5, d_head, block)
         except (TypeError, AttributeError, ValueError) as error:
             if "tl." not in str(error):
                 error.add_note(
@@ -495,8 +495,8 @@ def _with_edits(*texts: str) -> Callable:
     edits = [Mistake("an edit", "", old, new) for old, new in pairs]
 
     def kernel(Q, K, V, O, N, scale, D, BLOCK):
-        stand_in = importlib.import_module("mha_lesson.pytorch.stand_in")  # also where tl is real Triton's
-        stand_in._bound(KERNEL.variant(*edits))(Q, K, V, O, N, scale, D, BLOCK)
+        triton_numpy = importlib.import_module("mha_lesson.pytorch.triton_numpy")  # also where tl is real Triton's
+        triton_numpy._bound(KERNEL.variant(*edits))(Q, K, V, O, N, scale, D, BLOCK)
 
     return kernel
 

@@ -9,15 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mha_lesson.pytorch.module import (
-    MultiHeadAttention,
-    clear_padding,
-    joint_mask,
-    merge_heads,
-    open_empty_rows,
-    share_heads,
-    split_heads,
-)
+from mha_lesson.pytorch.heads import merge_heads, share_heads, split_heads
+from mha_lesson.pytorch.layer import MultiHeadAttention
+from mha_lesson.pytorch.masks import clear_padding, joint_mask, open_empty_rows
 
 
 class Fused(MultiHeadAttention):

@@ -3,7 +3,7 @@
     minilm.py         a real pretrained transformer in NumPy, six layers of twelve heads
     minilm_torch.py   the same model in PyTorch
 
-    parts.py          the transformer block around the course's layer; tools that look inside
+    blocks.py         the transformer block around the course's layer; tools that look inside
     training.py       one training loop for all tasks below; trained weights kept and loaded
     induction.py      two layers of attention alone learn to copy        (made-up sequences)
     recall.py         the value beside a key, by full, windowed, linear attention (made-up sequences)

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_lesson.data import load_moby_dick
-from mha_lesson.models.parts import Block, embedding, start_small
+from mha_lesson.models.blocks import Block, embedding, start_small
 from mha_lesson.models.training import Task, head_counts
 from mha_lesson.pytorch import MultiHeadAttention
 from mha_lesson.pytorch.cache import KVCache

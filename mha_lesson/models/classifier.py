@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_lesson import data
-from mha_lesson.models.parts import Block, embedding
+from mha_lesson.models.blocks import Block, embedding
 from mha_lesson.models.training import Task, head_counts
 
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mha_lesson.models.parts import Block, attention_layers, embedding, heads_off, start_small
+from mha_lesson.models.blocks import Block, attention_layers, embedding, heads_off, start_small
 from mha_lesson.models.training import Task, head_counts
 
 SYMBOLS = LENGTH = 64

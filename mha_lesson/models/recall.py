@@ -56,7 +56,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_lesson.models import training
-from mha_lesson.models.parts import Block, embedding, start_small
+from mha_lesson.models.blocks import Block, embedding, start_small
 from mha_lesson.models.training import STORED, Task
 
 KEYS = VALUES = 64

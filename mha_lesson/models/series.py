@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_lesson import data
-from mha_lesson.models.parts import make_attention
+from mha_lesson.models.blocks import make_attention
 from mha_lesson.models.training import Task, head_counts
 
 PAST, AHEAD = 168, 24  # hours

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_lesson import data
-from mha_lesson.models.parts import Block, embedding, real_tokens, recording
+from mha_lesson.models.blocks import Block, embedding, real_tokens, recording
 from mha_lesson.models.training import Task, head_counts
 
 PADDING, START, END = 0, 1, 2

@@ -40,7 +40,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mha_lesson.pytorch.module import attention, attention_weights, causal_mask, check_keep, joint_mask
+from mha_lesson.pytorch.cores.sdpa import attention, attention_weights
+from mha_lesson.pytorch.masks import causal_mask, check_keep, joint_mask
 
 CHUNK = 64  # new tokens at once with a window, unless you say otherwise
 FEW = 8  # up to so many queries, folding was measured faster than SDPA's enable_gqa

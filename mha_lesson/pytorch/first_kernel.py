@@ -11,7 +11,7 @@ masks, shared key heads, half precision, gradients.
 Source: Dao 2023, "FlashAttention-2", algorithm 1.
 """
 
-from mha_lesson.pytorch.flash_triton import tl
+from mha_lesson.pytorch.cores.flash_triton import tl
 
 
 def attention_kernel(Q, K, V, O, N, scale, D: tl.constexpr, BLOCK: tl.constexpr):

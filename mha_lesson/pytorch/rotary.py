@@ -33,10 +33,10 @@ def rotary(
         ValueError  D is odd, or the positions fit neither (L,) nor (B, L).
     """
     positions = _check(x, positions)
-    return turn(x, *cos_and_sin(positions, x.shape[-1], base, torch.promote_types(x.dtype, torch.float32)))
+    return apply_rotary(x, *rotary_tables(positions, x.shape[-1], base, torch.promote_types(x.dtype, torch.float32)))
 
 
-def cos_and_sin(
+def rotary_tables(
     positions: Shaped[Tensor, "*any L"], width: int, base: float, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
     """Of all angles: (L, D/2), or (B, 1, L, D/2), the same for each head. For q and k together, once.
@@ -51,7 +51,7 @@ def cos_and_sin(
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
-def turn(x: Float[Tensor, "B H L D"], cos: Tensor, sin: Tensor) -> Float[Tensor, "B H L D"]:
+def apply_rotary(x: Float[Tensor, "B H L D"], cos: Tensor, sin: Tensor) -> Float[Tensor, "B H L D"]:
     """Each pair (a, b) of x turned, in the dtype of cos and sin; the result in that of x."""
     a, b = x[..., 0::2].to(cos.dtype), x[..., 1::2].to(cos.dtype)  # (B, H, L, D/2) each
     turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1)  # (B, H, L, D/2, 2)

@@ -156,7 +156,7 @@ FAULTS = [
         ("from_torch_not_transposed", '"w_q": w_q.T, "w_k": w_k.T,', '"w_q": w_q, "w_k": w_k,'),
     ),
     *_in(
-        "steps/cross.py",
+        "steps/encoder_decoder.py",
         ("cross_no_scale", "softmax(attention_scores(xd, xe))", "softmax(xd @ xe.T)"),
         ("cross_values_not_mixed", "return weights @ xe", "return xe[weights.argmax(axis=-1)]"),
         ("cross_mask_is_causal", "cross_keep = padding", "cross_keep = padding & causal_mask(L, S)"),
@@ -203,7 +203,7 @@ FAULTS = [
         ("induction_over_all_places", "np.mean(found, axis=0) if", "np.sum(found, axis=0) / len(tokens) if"),
     ),
     *_in(
-        "steps/choice.py",
+        "steps/head_count.py",
         ("parameters_of_full_kv_heads", "num_kv_heads * d_head", "num_heads * d_head"),
         ("parameters_without_biases_of_kv", "2 * (d_model * kv_width + kv_width)", "2 * d_model * kv_width"),
         ("parameters_without_the_output", "queries + keys_values + output", "queries + keys_values"),
@@ -219,27 +219,54 @@ FAULTS = [
         ("choice_of_the_best", "np.where(as_good, costs, np.inf)", "np.where(as_good, -scores.mean(axis=1), np.inf)"),
     ),
     *_in(
-        "pytorch/module.py",
+        "pytorch/masks.py",
         (
             "torch_causal_top_left",
             "torch.arange(L, device=device)[:, None] + (S - L)",
             "torch.arange(L, device=device)[:, None]",
         ),
         ("torch_causal_hides_itself", "return key_place <= query_place", "return key_place < query_place"),
-        ("torch_sdpa_is_causal_always", "if causal and keep is None and L == S:", "if causal and keep is None:"),
         ("torch_masks_joined_with_or", "keep & triangle", "keep | triangle"),
         ("torch_causal_beats_keep", "return triangle if keep is None else keep & triangle", "return triangle"),
         ("torch_empty_rows_not_opened", "return mask | empty, empty", "return mask, empty"),
-        ("torch_empty_rows_keep_their_mean", "return context.masked_fill(empty, 0)", "return context"),
-        ("torch_empty_weights_not_cleared", "weights.masked_fill(empty, 0).to(q.dtype)", "weights.to(q.dtype)"),
         ("torch_padding_polarity", "x.masked_fill(~seen[..., None], 0)", "x.masked_fill(seen[..., None], 0)"),
         ("torch_clears_what_some_may_see", "seen = keep.any(dim=(1, 2))", "seen = keep.all(dim=(1, 2))"),
-        ("torch_padding_in_keys_stays", "            key = clear_padding(key, keep)  # (B, S, K)\n", ""),
+        ("torch_three_axes_accepted", "if len(shape) == 4 and keep.dim() == 3:", "if False:"),
         (
-            "torch_padding_in_values_stays",
-            "value = key if one else clear_padding(value, keep)",
-            "value = key if one else value",
+            "torch_numbers_accepted",
+            "    if keep.dtype != torch.bool:\n",
+            "    keep = keep.bool()\n    if keep.dtype != torch.bool:\n",
         ),
+        ("torch_shape_not_checked", "    if not fits:\n", "    if False:\n"),
+        (
+            "torch_shape_checked_from_the_front",
+            "zip(keep.shape[::-1], shape[::-1], strict=False)",
+            "zip(keep.shape, shape, strict=False)",
+        ),
+    ),
+    *_in(
+        "pytorch/heads.py",
+        (
+            "torch_split_by_reshape",
+            "x.unflatten(-1, (num_heads, x.shape[-1] // num_heads)).transpose(1, 2)",
+            "x.reshape(len(x), num_heads, x.shape[1], x.shape[-1] // num_heads)",
+        ),
+        (
+            "torch_merge_without_swap",
+            "return context.transpose(1, 2).flatten(-2)",
+            "return context.reshape(len(context), context.shape[2], context.shape[1] * context.shape[3])",
+        ),
+        (
+            "torch_kv_heads_tiled",
+            "x.repeat_interleave(num_heads // x.shape[1], dim=1)",
+            "x.repeat(1, num_heads // x.shape[1], 1, 1)",
+        ),
+    ),
+    *_in(
+        "pytorch/cores/sdpa.py",
+        ("torch_sdpa_is_causal_always", "if causal and keep is None and L == S:", "if causal and keep is None:"),
+        ("torch_empty_rows_keep_their_mean", "return context.masked_fill(empty, 0)", "return context"),
+        ("torch_empty_weights_not_cleared", "weights.masked_fill(empty, 0).to(q.dtype)", "weights.to(q.dtype)"),
         ("torch_nan_never_mended", "if (causal or keep is not None) and has_nan(context):", "if False:"),
         ("torch_nan_mended_under_causal_alone", "if (causal or keep is not None) and", "if causal and"),
         ("torch_looks_for_inf", "context.detach().sum().isnan()", "context.detach().sum().isinf()"),
@@ -257,20 +284,14 @@ FAULTS = [
         ("torch_weights_finite_fill", "masked_fill(~mask, -math.inf)", "masked_fill(~mask, -1e4)"),
         ("torch_weights_polarity", "masked_fill(~mask, -math.inf)", "masked_fill(mask, -math.inf)"),
         ("torch_weights_over_queries", "return scores.softmax(dim=-1)", "return scores.softmax(dim=-2)"),
+    ),
+    *_in(
+        "pytorch/layer.py",
+        ("torch_padding_in_keys_stays", "            key = clear_padding(key, keep)  # (B, S, K)\n", ""),
         (
-            "torch_split_by_reshape",
-            "x.unflatten(-1, (num_heads, x.shape[-1] // num_heads)).transpose(1, 2)",
-            "x.reshape(len(x), num_heads, x.shape[1], x.shape[-1] // num_heads)",
-        ),
-        (
-            "torch_merge_without_swap",
-            "return context.transpose(1, 2).flatten(-2)",
-            "return context.reshape(len(context), context.shape[2], context.shape[1] * context.shape[3])",
-        ),
-        (
-            "torch_kv_heads_tiled",
-            "x.repeat_interleave(num_heads // x.shape[1], dim=1)",
-            "x.repeat(1, num_heads // x.shape[1], 1, 1)",
+            "torch_padding_in_values_stays",
+            "value = key if one else clear_padding(value, keep)",
+            "value = key if one else value",
         ),
         ("torch_dropout_in_evaluation", "self.dropout if self.training else 0.0", "self.dropout"),
         (
@@ -327,18 +348,6 @@ FAULTS = [
             "heads.repeat(self.num_heads // self.num_kv_heads, *[1] * (heads.dim() - 1)).flatten(0, 1)",
         ),
         ("torch_to_numpy_shares_memory", ".numpy().copy()", ".numpy()"),
-        ("torch_three_axes_accepted", "if len(shape) == 4 and keep.dim() == 3:", "if False:"),
-        (
-            "torch_numbers_accepted",
-            "    if keep.dtype != torch.bool:\n",
-            "    keep = keep.bool()\n    if keep.dtype != torch.bool:\n",
-        ),
-        ("torch_shape_not_checked", "    if not fits:\n", "    if False:\n"),
-        (
-            "torch_shape_checked_from_the_front",
-            "zip(keep.shape[::-1], shape[::-1], strict=False)",
-            "zip(keep.shape, shape, strict=False)",
-        ),
         ("torch_batch_not_checked", "if x.shape[:-2] != query.shape[:-2]:", "if False:"),
         (
             "torch_kv_heads_need_not_divide",
@@ -347,7 +356,7 @@ FAULTS = [
         ),
     ),
     *_in(
-        "pytorch/border.py",
+        "pytorch/interop.py",
         ("border_padding_polarity", "torch.arange(S) >= ", "torch.arange(S) < "),
         ("border_padding_off_by_one", "torch.arange(S) >= ", "torch.arange(S) > "),
         ("border_mask_polarity", "attn_mask=~keep", "attn_mask=keep"),
@@ -355,7 +364,7 @@ FAULTS = [
         ("border_mask_forgotten", "x, x, x, attn_mask=~keep, need", "x, x, x, need"),
     ),
     *_in(
-        "pytorch/trust.py",
+        "pytorch/layer_checks.py",
         ("trust_one_check_is_enough", "return all(check(layer)", "return any(check(layer)"),
         ("trust_while_dropping", "copy.deepcopy(layer).cpu().eval()", "copy.deepcopy(layer).cpu()"),
         ("trust_changes_the_mode", "copy.deepcopy(layer).cpu().eval()", "layer.cpu().eval()"),
@@ -426,7 +435,7 @@ FAULTS = [
         ("ring_own_piece_full", "return source, causal_mask(n, n)", "return source, np.ones((n, n), bool)"),
     ),
     *_in(
-        "pytorch/online.py",
+        "pytorch/cores/tiled.py",
         ("online_sum_not_shrunk", "total.mul_(shrink).add_", "total.add_"),
         ("online_mix_not_shrunk", "mix.mul_(shrink).baddbmm_", "mix.baddbmm_"),
         ("online_shrink_upside_down", "shrink = (peak - shift)", "shrink = (shift - peak)"),
@@ -451,7 +460,7 @@ FAULTS = [
         ("merge_empty_is_nan", "total = total.masked_fill(empty, 1)  # before", "total = total.clone()  # before"),
     ),
     *_in(
-        "pytorch/window.py",
+        "pytorch/cores/window.py",
         ("window_one_wider", "(key > query - width)", "(key >= query - width)"),
         ("window_one_narrower", "(key > query - width)", "(key > query - width + 1)"),
         ("window_chunk_sees_the_future", "(key <= query) & (key > query - width)", "(key > query - width)"),
@@ -465,7 +474,7 @@ FAULTS = [
         ("window_upper_left", "max(S - L, 0) + i * chunk", "i * chunk"),
     ),
     *_in(
-        "pytorch/linear.py",
+        "pytorch/cores/linear.py",
         ("linear_elu_without_one", "x.clamp(max=0).exp() + x.relu()", "x.clamp(max=0).exp() + x.relu() - 1"),
         ("linear_relu_below_zero", "x.clamp(max=0).exp() + x.relu()", "1 + x.relu()"),
         ("linear_not_causal_in_a_chunk", "(query @ key.mT).tril() @", "(query @ key.mT) @"),
@@ -574,8 +583,8 @@ FAULTS = [
         ("torch_rotary_other_base", "base: float = 10000.0", "base: float = 100.0"),
     ),
     *_in(
-        "pytorch/module.py",
-        ("torch_rotary_keys_alone", "return turn(q, cos, sin), turn(k, cos, sin)", "return q, turn(k, cos, sin)"),
+        "pytorch/layer.py",
+        ("torch_rotary_keys_alone", "return apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)", "return q, apply_rotary(k, cos, sin)"),
         (
             "torch_rotary_from_zero_each_time",
             "if cache is None else cache.positions(L).to(q.device)",
@@ -590,7 +599,7 @@ FAULTS = [
         ("torch_cache_while_dropping", "if self.training and self.dropout:", "if False:"),
     ),
     *_in(
-        "models/parts.py",
+        "models/blocks.py",
         ("block_forgets_lengths", '{"cache": cache, "lengths": lengths}', '{"cache": cache}'),
     ),
     *_in(
@@ -678,7 +687,7 @@ FAULTS = [
         ("traffic_of_keys_alone", "return 2 * B * kv_heads", "return B * kv_heads"),
     ),
     *_in(
-        "pytorch/stand_in/__init__.py",
+        "pytorch/triton_numpy/__init__.py",
         ("stand_in_rounds_blocks_down", "return -(-x // y)", "return x // y"),
         ("stand_in_power_too_large", "1 << max(n - 1, 0).bit_length()", "1 << n.bit_length()"),
         ("stand_in_views_start_at_0", "first = x.storage_offset()", "first = 0"),
@@ -687,7 +696,7 @@ FAULTS = [
         ("stand_in_half_of_the_programs", "(range(n) for n in", "(range((n + 1) // 2) for n in"),
     ),
     *_in(
-        "pytorch/stand_in/language.py",
+        "pytorch/triton_numpy/language.py",
         ("tl_bfloat16_cut_off", "np.uint32(0x7FFF) + ((bits", "np.uint32(0) * ((bits"),
         ("tl_bfloat16_ties_up", "np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))", "np.uint32(0x8000)"),
         ("tl_divides_as_python", "((x - np.fmod(x, y)) // y)", "(x // y)"),
@@ -710,7 +719,7 @@ FAULTS = [
         ("tl_sums_in_the_wide_format", "np.add, False)", "np.add, True)"),
     ),
     *_in(
-        "pytorch/flash_triton.py",
+        "pytorch/cores/flash_triton.py",
         ("flash_sum_not_shrunk", "l = l * shrink + tl.sum(p, 1)", "l = l + tl.sum(p, 1)"),
         ("flash_acc_not_shrunk", "tl.dot(p.to(v.dtype), v, acc * shrink[:, None],", "tl.dot(p.to(v.dtype), v, acc,"),
         ("flash_causal_upper_left", "last = tl.minimum(last, rows + (S - L))", "last = tl.minimum(last, rows)"),
@@ -740,7 +749,7 @@ FAULTS = [
         ("flash_first_head_only", "h = g * R + r", "h = g * R"),
     ),
     *_in(
-        "models/parts.py",
+        "models/blocks.py",
         ("uniform_ignores_keep", "mask = joint_mask(keep, causal,", "mask = joint_mask(None, causal,"),
         ("uniform_divided_by_all_keys", "allowed / allowed.sum(-1, keepdim=True).clamp(min=1)", "allowed / S"),
         ("uniform_weights_after_dropout", "self.dropout(weights[:, 0]) @", "weights[:, 0] @"),

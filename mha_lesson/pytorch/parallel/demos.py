@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 
-from mha_lesson.pytorch.module import MultiHeadAttention
+from mha_lesson.pytorch.layer import MultiHeadAttention
 from mha_lesson.pytorch.parallel.heads import HeadParallelAttention
 from mha_lesson.pytorch.parallel.ring import ring_attention
 from mha_lesson.pytorch.parallel.traffic import Traffic

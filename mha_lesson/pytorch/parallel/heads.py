@@ -25,7 +25,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mha_lesson.pytorch.module import MultiHeadAttention, check_keep
+from mha_lesson.pytorch.layer import MultiHeadAttention
+from mha_lesson.pytorch.masks import check_keep
 from mha_lesson.pytorch.parallel.traffic import count
 
 

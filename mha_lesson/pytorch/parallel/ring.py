@@ -4,7 +4,7 @@
     step s    it has those of piece r - s (mod world), which the rank before it has sent on
 
 In each step a rank computes attention of its queries over the keys it holds: an answer and its
-log-sum-exp. The answers are merged (`mha_lesson.pytorch.online.merge`). While it computes, the keys
+log-sum-exp. The answers are merged (`mha_lesson.pytorch.cores.tiled.merge`). While it computes, the keys
 are on their way already. After `world` steps every query has met every key, and no rank ever held
 more than two pieces of them: the length of the text is limited by all memories together.
 
@@ -22,7 +22,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from mha_lesson.pytorch.online import attention_with_lse, merge
+from mha_lesson.pytorch.cores.tiled import attention_with_lse, merge
 from mha_lesson.pytorch.parallel.traffic import count
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

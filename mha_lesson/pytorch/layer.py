@@ -36,164 +36,14 @@ import math
 from numbers import Integral
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mha_lesson.attention import MultiHeadAttention as NumpyMultiHeadAttention
-from mha_lesson.pytorch.rotary import check_width, cos_and_sin, turn
-
-# ------------------------------------------------------------------------------ masks
-
-
-def causal_mask(L: int, S: int, device=None) -> Bool[Tensor, "L S"]:
-    """Each query sees itself and what came before; the LAST query sees all S keys.
-
-    SDPA's own `is_causal` lets the FIRST query see one key instead (pytorch/pytorch#103082).
-    The two agree where L = S, and only there.
-    """
-    query_place = torch.arange(L, device=device)[:, None] + (S - L)  # (L, 1)
-    key_place = torch.arange(S, device=device)[None, :]  # (1, S)
-    return key_place <= query_place  # (L, S)
-
-
-def joint_mask(keep, causal: bool, L: int, S: int, device=None) -> Bool[Tensor, "..."] | None:
-    """What both `keep` and `causal` allow; None if everything is allowed.
-
-    Booleans joined by `and`: two additive masks of finfo.min would overflow (NVIDIA/apex#1105).
-    A single query is the last one, and `causal` hides nothing from it.
-    """
-    if causal and L > 1:
-        triangle = causal_mask(L, S, device)  # (L, S)
-        return triangle if keep is None else keep & triangle  # (L, S) or (B, 1 or H, L, S)
-    return keep
-
-
-def open_empty_rows(mask: Bool[Tensor, "..."]) -> tuple[Bool[Tensor, "..."], Bool[Tensor, "..."]]:
-    """(mask, empty): rows that allow nothing are opened, and named, to be set to 0 afterwards.
-
-    Softmax over no key at all is 0 / 0. A NaN that is replaced later comes back in the gradient
-    (pytorch/pytorch#41508), so it must never arise: not in any of SDPA's many kernels.
-    """
-    empty = ~mask.any(dim=-1, keepdim=True)  # (..., L, 1)
-    return mask | empty, empty
-
-
-def clear_padding(x: Float[Tensor, "B S K"], keep: Bool[Tensor, "..."]) -> Float[Tensor, "B S K"]:
-    """x with zeros at each key that no query of its sequence may attend to.
-
-    A weight of 0 does not erase a NaN (pytorch/pytorch#101967). Cleared before the projection,
-    it reaches neither the output nor the gradients of the projection.
-    """
-    keep = keep[(None,) * (4 - keep.dim())]  # (B or 1, H or 1, L or 1, S)
-    seen = keep.any(dim=(1, 2))  # (B or 1, S)
-    return x.masked_fill(~seen[..., None], 0)  # (B, S, K)
-
-
-# ------------------------------------------------------------------------------ attention
-
-
-def attention(
-    q: Float[Tensor, "B H L D"],
-    k: Float[Tensor, "B G S D"],
-    v: Float[Tensor, "B G S V"],
-    keep=None,
-    causal: bool = False,
-    dropout: float = 0.0,
-) -> Float[Tensor, "B H L V"]:
-    """softmax(Q K^T / sqrt(D), keep and causal) V, without the weights. Empty rows give 0.
-
-    `dropout` is applied as given, in evaluation too, as SDPA does (pytorch/pytorch#124464): the
-    layer passes 0 then.
-    """
-    context = fused_attention(q, k, v, keep, causal, dropout)  # (B, H, L, D)
-    if (causal or keep is not None) and has_nan(context):
-        return shielded_attention(context, q, k, v, keep, causal, dropout)
-    return context
-
-
-def fused_attention(q, k, v, keep, causal, dropout) -> Float[Tensor, "B H L D"]:
-    """One call of SDPA. Causal, square and without `keep`, it builds no mask at all: the fast path."""
-    L, S = q.shape[-2], k.shape[-2]
-    options = {"dropout_p": dropout, "enable_gqa": q.shape[1] != k.shape[1]}
-    if causal and keep is None and L == S:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, **options)  # (B, H, L, D)
-    mask = joint_mask(keep, causal, L, S, q.device)
-    if mask is None:
-        return F.scaled_dot_product_attention(q, k, v, **options)  # (B, H, L, D)
-    mask, empty = open_empty_rows(mask)
-    context = F.scaled_dot_product_attention(q, k, v, mask, **options)  # (B, H, L, D)
-    return context.masked_fill(empty, 0)
-
-
-def has_nan(context: Tensor) -> bool:
-    """Whether a sum over what came out is NaN: then something not finite came in.
-
-    0 * NaN and 0 * inf are NaN, so poison from a forbidden place always shows. Looking costs one
-    pass over the output. Only the CPU looks, uncompiled: elsewhere a program would have to wait.
-    """
-    if context.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    try:
-        return bool(context.detach().sum().isnan())
-    except RuntimeError:  # there is no value to look at: inside torch.func.vmap, for one
-        return False
-
-
-def shielded_attention(context, q, k, v, keep, causal, dropout) -> Float[Tensor, "B H L D"]:
-    """`context`, mended for the queries that may not attend to the keys that hold NaN or inf.
-
-    Needed where a key is forbidden to some queries only: the future, under `causal`. What a query
-    may attend to is never hidden: its row stays as it came out.
-    """
-    broken = ~(k.isfinite().all(-1) & v.isfinite().all(-1))[..., None]  # (B, G, S, 1)
-    if not broken.any():  # then it is a query that holds NaN
-        return context
-    mended = fused_attention(q, k.masked_fill(broken, 0), v.masked_fill(broken, 0), keep, causal, dropout)
-    mask = joint_mask(keep, causal, q.shape[-2], k.shape[-2], q.device)
-    if mask is None:
-        return context
-    seen = mask.to(q.dtype) @ share_heads(broken, q.shape[1]).to(q.dtype)  # (B, H, L, 1), how many of them
-    return torch.where(seen > 0, context.detach(), mended)
-
-
-def attention_weights(
-    q: Float[Tensor, "B H L D"], k: Float[Tensor, "B G S D"], keep=None, causal: bool = False
-) -> Float[Tensor, "B H L S"]:
-    """softmax(Q K^T / sqrt(D), keep and causal): rows add up to 1, or to 0 where nothing is allowed.
-
-    Forbidden scores become -inf, whatever stood there: a finite stand-in such as -1e4 can win,
-    and -1e9 does not fit into float16 (NVIDIA/apex#1105). Half types are computed in float32.
-    """
-    wide = torch.promote_types(q.dtype, torch.float32)
-    scores = q.to(wide) / math.sqrt(q.shape[-1]) @ share_heads(k, q.shape[1]).to(wide).mT  # (B, H, L, S)
-    mask = joint_mask(keep, causal, *scores.shape[-2:], q.device)
-    if mask is None:
-        return scores.softmax(dim=-1).to(q.dtype)
-    mask, empty = open_empty_rows(mask)
-    weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
-    return weights.masked_fill(empty, 0).to(q.dtype)
-
-
-# ------------------------------------------------------------------------------ heads
-
-
-def split_heads(x: Float[Tensor, "B L E"], num_heads: int) -> Float[Tensor, "B H L D"]:
-    """Cut the features of each token into heads, then swap: head h owns features h·D to (h + 1)·D."""
-    return x.unflatten(-1, (num_heads, x.shape[-1] // num_heads)).transpose(1, 2)  # (B, L, H, D), (B, H, L, D)
-
-
-def merge_heads(context: Float[Tensor, "B H L D"]) -> Float[Tensor, "B L E"]:
-    """Swap back, then lay the heads of each token side by side (jsbaan/transformer-from-scratch#6)."""
-    return context.transpose(1, 2).flatten(-2)  # (B, L, H, D), (B, L, E)
-
-
-def share_heads(x: Shaped[Tensor, "B G S D"], num_heads: int) -> Shaped[Tensor, "B H S D"]:
-    """Each key/value head for H / G query heads that are neighbours: 0 0 1 1, not 0 1 0 1 (onnx/onnx#7274)."""
-    return x.repeat_interleave(num_heads // x.shape[1], dim=1) if x.shape[1] != num_heads else x
-
-
-# ------------------------------------------------------------------------------ the layer
+from mha_lesson.pytorch.cores.sdpa import attention, attention_weights
+from mha_lesson.pytorch.heads import merge_heads, split_heads
+from mha_lesson.pytorch.masks import check_keep, clear_padding
+from mha_lesson.pytorch.rotary import apply_rotary, check_width, rotary_tables
 
 
 class MultiHeadAttention(nn.Module):
@@ -327,8 +177,8 @@ class MultiHeadAttention(nn.Module):
         L = q.shape[2]
         positions = torch.arange(L, device=q.device) if cache is None else cache.positions(L).to(q.device)
         at_least = torch.promote_types(q.dtype, torch.float32)
-        cos, sin = cos_and_sin(positions, q.shape[-1], self.rotary_base, at_least)
-        return turn(q, cos, sin), turn(k, cos, sin)  # (B, H, L, D), (B, G, L, D)
+        cos, sin = rotary_tables(positions, q.shape[-1], self.rotary_base, at_least)
+        return apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)  # (B, H, L, D), (B, G, L, D)
 
     # ---------------------------------------------------------------- from and to other layers
 
@@ -489,56 +339,6 @@ class MultiHeadAttention(nn.Module):
                 f"value: expected one row for each of the {key.shape[-2]} keys {tuple(key.shape)}, "
                 f"got {tuple(value.shape)}."
             )
-
-
-def check_keep(keep, shape: tuple[int, ...], device=None) -> Bool[Tensor, "..."] | None:
-    """`keep`, checked against the shape (..., H, L, S) of the scores; None stays None.
-
-    A mask (B, L, S) would land on the heads (pytorch/pytorch#177482). It is refused also where
-    the sizes happen to fit.
-    """
-    if keep is None:
-        return None
-    if not isinstance(keep, Tensor):
-        raise TypeError(
-            f"keep: expected a boolean torch.Tensor (True = may attend), got {type(keep).__name__}. "
-            f"Pass torch.as_tensor(keep)."
-        )
-    if keep.dtype != torch.bool:
-        raise ValueError(f"keep: expected a boolean mask (True = may attend), got {_looks_like(keep)}")
-    if len(shape) == 4 and keep.dim() == 3:
-        raise ValueError(
-            f"keep: expected 2 axes (L, S) or 4 axes (B, 1 or H, L, S) for scores of shape {shape}, "
-            f"got 3 axes {tuple(keep.shape)}. One mask for each sequence: keep[:, None]. "
-            f"One for each head: keep[None]."
-        )
-    fits = keep.dim() <= len(shape) and all(
-        have in (1, want) for have, want in zip(keep.shape[::-1], shape[::-1], strict=False)
-    )
-    if not fits:
-        raise ValueError(
-            f"keep: expected a shape that broadcasts to the scores {shape}, got {tuple(keep.shape)}. "
-            f"A padding mask (B, S) needs two more axes: keep[:, None, None, :]."
-        )
-    if device is not None and keep.device != device:
-        raise ValueError(
-            f"keep: expected it on the query's device {device}, got {keep.device}. Pass keep.to(query.device)."
-        )
-    return keep.expand(torch.broadcast_shapes(keep.shape, (1, shape[-1])))  # (..., S): a size of 1 stands for all
-
-
-def _looks_like(mask: Tensor) -> str:
-    """What a mask that is not boolean seems to mean, and how to say it.
-
-    PyTorch adds a mask of 0 and 1 to the scores, which hides nothing (pytorch/pytorch#136816).
-    """
-    if not mask.is_meta and ((mask == 0) | (mask == 1)).all():
-        return f"{mask.dtype} holding only 0 and 1. If 1 means 'may attend', pass keep.bool()." + (
-            "" if mask.any() else " If it is added to scores, pass keep == 0."
-        )
-    if not mask.is_meta and mask.is_floating_point() and ((mask == 0) | (mask <= -1e3)).all():
-        return f"an additive {mask.dtype} mask of 0 and {mask.min():g}. Pass keep == 0."
-    return f"{mask.dtype} of shape {tuple(mask.shape)}."
 
 
 def to_array(tensor: Tensor | None):

@@ -41,7 +41,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mha_lesson.pytorch.module import check_keep
+from mha_lesson.pytorch.masks import check_keep
 
 # ------------------------------------------------------------------------------ what you call
 
@@ -261,7 +261,7 @@ def check_inputs(q, k, v):
         if x.dim() != 4:
             raise ValueError(
                 f"{name}: expected 4 axes (batch, heads, tokens, width), got {tuple(x.shape)}. "
-                f"`split_heads` of mha_lesson.pytorch.module makes them from (batch, tokens, features)."
+                f"`split_heads` of mha_lesson.pytorch.layer makes them from (batch, tokens, features)."
             )
         if not x.is_floating_point() or x.dtype != q.dtype:
             raise TypeError(f"{name}: expected q's float type, got {x.dtype} (q {q.dtype}). Pass {name}.to(q.dtype).")

@@ -36,8 +36,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from mha_lesson.pytorch.module import attention, has_nan
-from mha_lesson.pytorch.online import check_inputs
+from mha_lesson.pytorch.cores.sdpa import attention, has_nan
+from mha_lesson.pytorch.cores.tiled import check_inputs
 
 CHUNK = 64  # small, for the two corners that are masked away grow with it; not too small for matrix products
 

@@ -20,7 +20,7 @@ The same source runs in four ways:
     backend        where                                       how
     "triton"       a CUDA device                               compiled by Triton
     "interpreter"  Linux, TRITON_INTERPRET=1 before import     Triton's own, slow
-    "stand-in"     everywhere                                  mha_lesson.pytorch.stand_in, NumPy
+    "stand-in"     everywhere                                  mha_lesson.pytorch.triton_numpy, NumPy
     (ahead of time: `compile_ahead` makes code for a GPU that is not there; for tests)
 
 Sources: Dao et al. 2022, "FlashAttention"; Dao 2023, "FlashAttention-2", algorithms 1 and 2;
@@ -37,14 +37,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mha_lesson.pytorch import stand_in
+from mha_lesson.pytorch import triton_numpy
 
 try:
     import triton
     import triton.language as tl
 except ImportError:  # Windows, macOS, and wherever it is not installed
-    from mha_lesson.pytorch import stand_in as triton
-    from mha_lesson.pytorch.stand_in import language as tl
+    from mha_lesson.pytorch import triton_numpy as triton
+    from mha_lesson.pytorch.triton_numpy import language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) = 2^(x · LOG2_E)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -313,7 +313,7 @@ class Plan(NamedTuple):
 
 def available() -> dict[str, str]:
     """Each backend that there is, and in words whether this machine can run it: "yes", or what is missing."""
-    real = triton is not stand_in
+    real = triton is not triton_numpy
     missing = "Triton is not installed (pip install triton, on Linux)"
     interpreted = "set TRITON_INTERPRET=1 before Triton is imported"
     return {
@@ -363,7 +363,7 @@ def flash_attention(
     block_q, block_k: sizes of the tiles, powers of two from 16 on; None for what suits the machine.
 
     A query that may see nothing gets output 0, and gradients 0. float16 and bfloat16 are summed up
-    in float32. For float64 use `mha_lesson.pytorch.online.tiled_attention`.
+    in float32. For float64 use `mha_lesson.pytorch.cores.tiled.tiled_attention`.
     """
     plan = _plan(q, k, v, causal, lengths, backend, block_q, block_k)
     return _Flash.apply(*(_rows_in_line(x) for x in (q, k, v)), plan)
@@ -427,7 +427,7 @@ def _start(kernel, programs: int, tensors, stepped, plan: Plan, tiles: Tiles) ->
     upcast = plan.backend == "interpreter" and q.dtype == torch.bfloat16  # its dot is wrong there (triton #11584)
     numbers = _fixed(D, tiles, plan.causal, plan.lengths is not None, upcast) | tiles.advice()
     if plan.backend == "stand-in":
-        return stand_in.run(kernel, (programs,), *arguments, **numbers)
+        return triton_numpy.run(kernel, (programs,), *arguments, **numbers)
     with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
         kernel[(programs,)](*arguments, **numbers)
 
@@ -486,7 +486,7 @@ def _check(q, k, v) -> None:
         if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
             raise ValueError(
                 f"{name}: expected float16, bfloat16 or float32, got {x.dtype}. For float64 use "
-                f"mha_lesson.pytorch.online.tiled_attention."
+                f"mha_lesson.pytorch.cores.tiled.tiled_attention."
             )
         if (x.dtype, x.device) != (q.dtype, q.device):
             raise ValueError(f"{name}: expected {q.dtype} on {q.device} as q has, got {x.dtype} on {x.device}.")
@@ -562,7 +562,7 @@ def compile_ahead(
     kernel_name: one of KERNELS. arch: 80 for A100, 90 for H100 and H200, ...
     ones: which of L, S, H, R are 1; Triton makes a kernel of its own for that. tiles: None for the table's.
     """
-    if triton is stand_in or _interpreted():
+    if triton is triton_numpy or _interpreted():
         raise RuntimeError(f"compile_ahead needs Triton's compiler: {available()['triton']}.")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -39,7 +39,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from mha_lesson.pytorch.online import check_inputs
+from mha_lesson.pytorch.cores.tiled import check_inputs
 
 # ------------------------------------------------------------------------------ features
 

@@ -26,9 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from mha_lesson.pytorch import MultiHeadAttention
-from mha_lesson.pytorch.linear import elu_plus_one, linear_attention
-from mha_lesson.pytorch.module import attention_weights, causal_mask, joint_mask, merge_heads, share_heads, split_heads
-from mha_lesson.pytorch.window import window_attention
+from mha_lesson.pytorch.cores.linear import elu_plus_one, linear_attention
+from mha_lesson.pytorch.cores.sdpa import attention_weights
+from mha_lesson.pytorch.cores.window import window_attention
+from mha_lesson.pytorch.heads import merge_heads, share_heads, split_heads
+from mha_lesson.pytorch.masks import causal_mask, joint_mask
 
 
 class UniformAttention(nn.Module):
@@ -109,7 +111,7 @@ class CheaperAttention(MultiHeadAttention):
 
 
 class WindowAttention(CheaperAttention):
-    """Each token sees itself and the window - 1 before it (`mha_lesson.pytorch.window`)."""
+    """Each token sees itself and the window - 1 before it (`mha_lesson.pytorch.cores.window`)."""
 
     def __init__(self, *sizes, window: int, **options):
         super().__init__(*sizes, **options)
@@ -127,7 +129,7 @@ class WindowAttention(CheaperAttention):
 
 
 class LinearAttention(CheaperAttention):
-    """Features elu + 1 instead of the exponential; D·D numbers a head remember (`mha_lesson.pytorch.linear`)."""
+    """Features elu + 1 instead of the exponential; D·D numbers a head remember (`mha_lesson.pytorch.cores.linear`)."""
 
     def middle(self, q, k, v):
         return linear_attention(q, k, v, causal=True)
