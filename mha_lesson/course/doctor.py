@@ -129,9 +129,9 @@ def packages():
     """One line for each package; silent where nothing is installed yet (`where` says so)."""
     if not (paths.inside_venv() or bootstrap.ready()):
         return
-    ranges = {need.name: need for need in requirements.ranges()}
+    allowed = requirements.together(requirements.ranges("test"))
     for pin in requirements.pins():
-        yield package(pin, ranges.get(pin.name, pin))
+        yield package(pin, pin._replace(spec=allowed.get(pin.name, pin.spec)))
 
 
 def package(pin, allowed):

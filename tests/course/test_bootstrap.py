@@ -21,9 +21,9 @@ def decide(folder, monkeypatch):
 
     def run(ready, complete, times=None):
         did = []
-        monkeypatch.setattr(bootstrap, "ready", lambda: ready)
+        monkeypatch.setattr(bootstrap, "ready", lambda needs: ready)
         monkeypatch.setattr(bootstrap, "venv_complete", lambda: complete)
-        monkeypatch.setattr(bootstrap, "missing", lambda: ["numpy>=2.1 (not installed)"])
+        monkeypatch.setattr(bootstrap, "missing", lambda needs: ["numpy>=2.1 (not installed)"])
         monkeypatch.setattr(install, "build", lambda: did.append("build"))
         monkeypatch.setattr(bootstrap, "start_again", lambda arguments, n: did.append(f"start {arguments} {n}"))
         if times is not None:
@@ -62,7 +62,7 @@ def test_outside_the_course_folder_is_said(folder):
 def test_inside_our_venv_the_stamp_decides_too(folder, monkeypatch):
     paths.VENV.mkdir()
     monkeypatch.setattr(sys, "prefix", str(paths.VENV))
-    monkeypatch.setattr(requirements, "ranges", lambda: [])
+    monkeypatch.setattr(requirements, "ranges", lambda needs: [])
     assert not bootstrap.ready()
     bootstrap.write_stamp()
     assert bootstrap.ready()
@@ -75,7 +75,7 @@ def test_inside_our_venv_the_stamp_decides_too(folder, monkeypatch):
 def test_the_stamp_may_excuse_torch(folder, monkeypatch):
     paths.VENV.mkdir()
     monkeypatch.setattr(sys, "prefix", str(paths.VENV))
-    monkeypatch.setattr(requirements, "ranges", lambda: [requirements.parse("torch>=999")])
+    monkeypatch.setattr(requirements, "ranges", lambda needs: [requirements.parse("torch>=999")])
     assert [lack.requirement.name for lack in bootstrap.missing()] == ["torch"]
     bootstrap.write_stamp(without=["torch"])
     assert bootstrap.missing() == []
