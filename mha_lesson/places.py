@@ -34,7 +34,12 @@ def mend(file: str) -> str:
 
 
 def first_in_path(folder: Path, pythonpath: str | None) -> str:
-    """A PYTHONPATH with the folder in front, so that a new process finds the course from anywhere."""
+    """A PYTHONPATH with the folder in front, so that a new process finds the course from anywhere.
+
+    An installed package is found without, and its folder holds other packages, too.
+    """
+    if installed():
+        return pythonpath or ""
     others = [part for part in (pythonpath or "").split(os.pathsep) if part and part != str(folder)]
     return os.pathsep.join([str(folder), *others])
 
