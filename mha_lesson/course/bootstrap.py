@@ -106,6 +106,8 @@ def read_stamp():
 
 
 def stamp_fits():
+    if not paths.REQUIREMENTS.is_file():  # an installed package: there is no .venv of its own
+        return False
     return read_stamp().get("requirements") == fingerprint()
 
 

@@ -202,9 +202,7 @@ def parallel(options, extra, arguments):
     try:
         command = importlib.import_module("mha_lesson.pytorch.parallel.command")
     except ModuleNotFoundError as error:
-        raise CourseError(
-            f"parallel needs PyTorch, and this Python has none ({error}).", "pip install torch."
-        ) from None
+        raise CourseError(str(error)) from None  # it says that torch is missing, and what to do
     return command.main(options.demo, options.processes)
 
 

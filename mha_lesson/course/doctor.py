@@ -137,7 +137,15 @@ def packages():
         return
     allowed = requirements.together(requirements.ranges("test"))
     for_lessons = {need.name for need in requirements.ranges("lab")}
-    for pin in requirements.pins() if paths.REQUIREMENTS.is_file() else requirements.ranges():
+    if places.installed():
+        for name, spec in allowed.items():
+            yield package(requirements.Requirement(name, spec, ""), requirements.Requirement(name, spec, ""))
+        if requirements.installed("torch") is None:
+            yield note(
+                "torch is not installed: lessons 00-06 work without it, pip install torch safetensors adds the others"
+            )
+        return
+    for pin in requirements.pins():
         yield package(pin, pin._replace(spec=allowed.get(pin.name, pin.spec)), pin.name in for_lessons)
 
 

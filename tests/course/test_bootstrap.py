@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mha_lesson import places
 from mha_lesson.course import bootstrap, install, paths, requirements
 from mha_lesson.course.errors import CourseError
 from tests.course.helpers import posix
@@ -126,3 +127,18 @@ def test_the_course_comes_first_in_the_path(folder):
 
 def test_windows_waits_for_the_child_and_gives_its_exit_code():
     assert bootstrap.run_and_wait([sys.executable, "-S", "-c", "import sys; sys.exit(7)"], dict(os.environ)) == 7
+
+
+def test_an_installed_package_installs_nothing_and_says_what_it_lacks(folder, tmp_path, monkeypatch):
+    paths.REQUIREMENTS.unlink()
+    monkeypatch.setattr(places, "SHIPPED", tmp_path)
+    monkeypatch.setattr(install, "build", lambda: pytest.fail("installed something"))
+    needs = [requirements.parse(line) for line in ("numpy>=2.1", "nowhere-to-be-found>=1.2")]
+    monkeypatch.setattr(requirements, "ranges", lambda needs_: needs)
+    assert not bootstrap.venv_complete()
+    with pytest.raises(CourseError) as caught:
+        bootstrap.ensure(["lab"])
+    assert caught.value.what == "This Python lacks nowhere-to-be-found>=1.2 (not installed)."
+    assert caught.value.mend == f'{sys.executable} -m pip install "nowhere-to-be-found>=1.2"'
+    monkeypatch.setattr(requirements, "ranges", lambda needs_: needs[:1])
+    assert bootstrap.ensure(["lab"]) is None
