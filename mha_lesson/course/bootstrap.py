@@ -29,14 +29,15 @@ AS_IT_IS = "MHA_LESSON_ENVIRONMENT_AS_IT_IS"
 def ensure(arguments, needs="lab"):
     """Return if the running Python will do; otherwise start the command again in one that does.
 
-    needs: "lab" or "test", which asks for more (requirements.NEEDS).
+    needs: a key of requirements.NEEDS. A hub's kernels run in the hub's environment, so that no
+    .venv would help there: what is lacking is said.
     """
     paths.require_course_folder()
     started_again = int(os.environ.get(AGAIN, "0"))
     if ready(needs):
         os.environ.pop(AGAIN, None)
         return
-    if places.installed():
+    if places.installed() or needs == "hub":
         raise lacking(missing(needs))
     if started_again >= 2:
         raise CourseError(
@@ -67,7 +68,7 @@ def missing(needs="lab"):
 
 
 def lacking(unmet):
-    """An installed package changes nobody's environment: it says what to install."""
+    """Where no .venv is made, nobody's environment is changed: what to install is said."""
     wanted = " ".join(f'"{lack.requirement.name}{lack.requirement.spec}"' for lack in unmet)
     return CourseError(f"This Python lacks {', '.join(map(str, unmet))}.", f"{sys.executable} -m pip install {wanted}")
 

@@ -163,10 +163,10 @@ def run_program(arguments):
 
 
 def lab(options, extra, arguments):
-    from mha_lesson.course import bootstrap
+    from mha_lesson.course import bootstrap, copies
     from mha_lesson.course import lab as jupyter
 
-    bootstrap.ensure(arguments)
+    bootstrap.ensure(arguments, "hub" if copies.on_a_hub() else "lab")
     return jupyter.run(extra, browser=not options.no_browser, fresh=options.fresh, original=options.original)
 
 

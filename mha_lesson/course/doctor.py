@@ -56,10 +56,15 @@ def run(arguments):
 def look_from_inside_venv(arguments):
     """The Python that will run the lessons is the one to examine."""
     started_again = os.environ.pop(bootstrap.AGAIN, None)
-    if started_again or paths.inside_venv() or bootstrap.ready():
+    if started_again or paths.inside_venv() or environment_will_do():
         return
     if bootstrap.venv_complete():
         bootstrap.start_again(arguments, 1)
+
+
+def environment_will_do():
+    """As it is now: on a hub without torch, too, since no .venv would help there."""
+    return bootstrap.ready("hub" if copies.on_a_hub() else "lab")
 
 
 # --- the machine ------------------------------------------------------------------------
@@ -77,7 +82,7 @@ def python():
 def disk():
     free = shutil.disk_usage(paths.ROOT).free
     text = f"{free / 1e9:.1f} GB free on the disk of the course"
-    if bootstrap.venv_complete() or bootstrap.ready():
+    if bootstrap.venv_complete() or environment_will_do():
         yield ok(text) if free > 200e6 else fail(text, "free some space: notebooks are saved here.")
     elif free < install.SPACE_NEEDED:
         yield fail(text, f"free some space: installing takes about {install.SPACE_NEEDED / 1e9:.1f} GB.")
@@ -101,7 +106,7 @@ def writable():
         yield fail(f"{place} may not be written", "make it writable: your copies of the lessons go there.")
     elif places.installed() or copies.may_write(paths.ROOT):
         yield ok(f"{place} may be written")
-    elif bootstrap.ready():
+    elif environment_will_do():
         yield note(f"{paths.ROOT} may not be written: your copies of the lessons go to {folder}")
     else:
         yield fail(f"{paths.ROOT} may not be written", "copy it to a place of your own (your home, say).")
@@ -116,7 +121,7 @@ def where():
         yield ok(f"the course is installed in {places.PACKAGE}")
     elif paths.inside_venv():
         yield from state_of_venv("this is the course's own environment, .venv")
-    elif bootstrap.ready():
+    elif environment_will_do():
         yield ok(f"using the environment that runs now: {sys.prefix}")
     elif not paths.VENV.exists():
         yield fail("the packages are not installed yet", f"{COMMAND} lab installs them into .venv (once).")
@@ -133,31 +138,40 @@ def state_of_venv(text):
 
 def packages():
     """One line for each package; silent where nothing is installed yet (`where` says so)."""
-    if not (paths.inside_venv() or bootstrap.ready() or places.installed()):
+    if not (paths.inside_venv() or environment_will_do() or places.installed()):
         return
-    allowed = requirements.together(requirements.ranges("test"))
-    for_lessons = {need.name for need in requirements.ranges("lab")}
-    if places.installed():
-        for name, spec in allowed.items():
-            yield package(requirements.Requirement(name, spec, ""), requirements.Requirement(name, spec, ""))
-        if requirements.installed("torch") is None:
-            yield note(
-                "torch is not installed: lessons 00-06 work without it, pip install torch safetensors adds the others"
-            )
-        return
-    for pin in requirements.pins():
-        yield package(pin, pin._replace(spec=allowed.get(pin.name, pin.spec)), pin.name in for_lessons)
+    ranges = requirements.together(requirements.ranges("test"))
+    pins = requirements.pins() if paths.REQUIREMENTS.is_file() else []
+    if not pins:  # an installed package has only ranges
+        pins = [requirements.Requirement(name, spec, "") for name, spec in ranges.items()]
+    needed = {need.name for need in requirements.ranges("hub" if no_venv() else "lab")}
+    for pin in pins:
+        if pin.name in needed:
+            yield package(pin, pin._replace(spec=ranges.get(pin.name, pin.spec)))
+    yield from not_needed([need for need in requirements.ranges("test") if need.name not in needed])
 
 
-def package(pin, allowed, for_lessons=True):
+def not_needed(needs):
+    """What is missing and stops no lesson of 00-06: one line each for torch's part, and for the tests'."""
+    lacks = [lack.requirement.name for lack in requirements.unmet(needs)]
+    if no_venv() and requirements.installed("torch") is None:
+        yield note("torch is not installed: lessons 00-06 work without it; pip install torch safetensors adds the rest")
+    if tools := [name for name in lacks if name not in ("torch", "safetensors")]:
+        yield note(f"only {COMMAND} test needs these, which are missing or too old: {', '.join(tools)}")
+
+
+def no_venv():
+    """Where `lab` makes no .venv: an installed package, and a hub, whose kernels run in its own environment."""
+    return places.installed() or copies.on_a_hub()
+
+
+def package(pin, allowed):
     version = requirements.installed(pin.name)
     if not requirements.applies(pin):
         return note(f"{pip_help.no_torch()} Lessons 00-06 work without it")
     if version is None:
         if pin.name == "torch" and "torch" in bootstrap.read_stamp().get("without", []):
             return note(f"{pip_help.no_torch()} Lessons 00-06 work without it")
-        if not for_lessons:
-            return note(f"{pin.name} is not installed; {COMMAND} test needs it, the lessons do not")
         return fail(f"{pin.name} is not installed", mend_package(allowed))
     if requirements.satisfies(version, pin.spec):
         return ok(f"{pin.name} {version}")
@@ -167,7 +181,7 @@ def package(pin, allowed, for_lessons=True):
 
 
 def mend_package(allowed):
-    if places.installed():
+    if no_venv():
         return f'"{sys.executable}" -m pip install "{allowed.name}{allowed.spec}"'
     return f"{COMMAND} lab installs what the course was made with into .venv."
 
@@ -242,7 +256,7 @@ def own_copies():
 
 def import_in_a_kernel():
     """A real kernel, started as a server starts it that knows nothing of the course."""
-    if not (places.installed() or paths.inside_venv() or bootstrap.ready()):
+    if not (places.installed() or paths.inside_venv() or environment_will_do()):
         return  # `where` says what comes first
     place = copies.folder() if copies.folder().is_dir() else paths.NOTEBOOKS
     answer = kernel.ask(place)

@@ -56,7 +56,8 @@ def say_versions():
     if paths.inside_venv() or not paths.REQUIREMENTS.is_file():
         return
     needed = {need.name for need in requirements.ranges("lab")}
-    other = [str(lack) for lack in requirements.unmet(requirements.pins()) if lack.requirement.name in needed]
+    lacks = requirements.unmet(requirements.pins())
+    other = [str(lack) for lack in lacks if lack.found and lack.requirement.name in needed]
     if other:
         more = f" and {len(other) - 1} more" if len(other) > 1 else ""
         print(

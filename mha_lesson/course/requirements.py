@@ -29,7 +29,7 @@ LINE = re.compile(
 )
 
 
-NEEDS = {"lab": ("torch",), "test": ("torch", "dev")}
+NEEDS = {"hub": (), "lab": ("torch",), "test": ("torch", "dev")}
 
 
 class Requirement(NamedTuple):

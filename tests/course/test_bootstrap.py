@@ -129,6 +129,15 @@ def test_windows_waits_for_the_child_and_gives_its_exit_code():
     assert bootstrap.run_and_wait([sys.executable, "-S", "-c", "import sys; sys.exit(7)"], dict(os.environ)) == 7
 
 
+def test_on_a_hub_no_venv_is_made(folder, monkeypatch):
+    monkeypatch.setattr(install, "build", lambda: pytest.fail("installed something"))
+    asked = []
+    monkeypatch.setattr(requirements, "ranges", lambda needs: asked.append(needs) or [requirements.parse("nowhere>=1")])
+    with pytest.raises(CourseError, match=r"This Python lacks nowhere>=1.*pip install \"nowhere>=1\""):
+        bootstrap.ensure(["lab"], "hub")
+    assert set(asked) == {"hub"}
+
+
 def test_an_installed_package_installs_nothing_and_says_what_it_lacks(folder, tmp_path, monkeypatch):
     paths.REQUIREMENTS.unlink()
     monkeypatch.setattr(places, "SHIPPED", tmp_path)

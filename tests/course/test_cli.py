@@ -45,7 +45,7 @@ def test_help_names_every_word(arguments, capsys):
 
 def test_what_follows_two_dashes_is_passed_on(monkeypatch):
     passed = []
-    monkeypatch.setattr(bootstrap, "ensure", lambda arguments: passed.append(arguments))
+    monkeypatch.setattr(bootstrap, "ensure", lambda arguments, needs: passed.append(arguments))
     monkeypatch.setattr(lab, "run", lambda extra, browser, fresh, original: passed.append((extra, browser)) or 0)
     assert cli.main(["lab", "--no-browser", "--", "--port", "9000"]) == 0
     assert passed == [["lab", "--no-browser", "--", "--port", "9000"], (["--port", "9000"], False)]

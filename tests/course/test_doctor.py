@@ -2,11 +2,14 @@
 
 import shutil
 import subprocess
+import sys
 
 import nbformat
 import pytest
 
+from mha_lesson import places
 from mha_lesson.course import bootstrap, copies, doctor, install, kernel, paths, requirements
+from mha_lesson.course.requirements import unmet
 from tests.course.helpers import lesson
 
 
@@ -17,7 +20,7 @@ def marks(findings):
 
 
 def test_doctor_on_a_fresh_copy(folder, monkeypatch):
-    monkeypatch.setattr(bootstrap, "ready", lambda: False)
+    monkeypatch.setattr(bootstrap, "ready", lambda needs: False)
     assert marks(doctor.where()) == ["fail"]
     assert "lab installs them" in next(doctor.where()).mend
     assert marks(doctor.packages()) == [], "one line says it all"
@@ -41,11 +44,34 @@ def test_doctor_on_a_package(monkeypatch, version, mark, said):
     marks([finding])
 
 
-def test_doctor_on_what_only_the_tests_need(monkeypatch):
-    pin = requirements.parse("pytest==9.2.0")
-    monkeypatch.setattr(requirements, "installed", lambda name: None)
-    finding = doctor.package(pin, pin, for_lessons=False)
-    assert finding.mark == "note" and "test needs it, the lessons do not" in finding.text
+def test_doctor_on_what_the_lessons_do_not_need(folder, monkeypatch):
+    needs = [requirements.parse(line) for line in ("torch>=2", "pytest>=8", "ruff>=1")]
+    here = {"pytest": "9.0"}
+    monkeypatch.setattr(requirements, "installed", here.get)
+    monkeypatch.setattr(requirements, "unmet", lambda needs: unmet(needs, version_of=here.get))
+    (finding,) = doctor.not_needed(needs)
+    assert finding.mark == "note" and finding.text.endswith("too old: ruff")
+    monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/maya/")
+    first, second = doctor.not_needed(needs)
+    assert "lessons 00-06 work without it" in first.text and second == finding
+
+
+def test_doctor_names_what_to_install_where_no_venv_is_made(folder, monkeypatch):
+    need = requirements.parse("numpy>=2.1")
+    assert "lab installs" in doctor.mend_package(need)
+    monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/maya/")
+    assert doctor.mend_package(need) == f'"{sys.executable}" -m pip install "numpy>=2.1"'
+
+
+def test_doctor_on_an_installed_package(folder, tmp_path, monkeypatch):
+    paths.REQUIREMENTS.unlink()
+    monkeypatch.setattr(places, "SHIPPED", tmp_path)
+    needs = [requirements.parse(line) for line in ("numpy>=2.1", 'numpy>=2.4 ; sys_platform == "nowhere"', "absent>=1")]
+    monkeypatch.setattr(requirements, "ranges", lambda needs_: needs)
+    versions = {"numpy": "2.2", "torch": "2.13"}
+    monkeypatch.setattr(requirements, "installed", versions.get)
+    assert str(next(doctor.packages())) == "[ok]   numpy 2.2"
+    assert marks(doctor.packages()) == ["ok", "fail"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +86,7 @@ def test_doctor_on_what_only_the_tests_need(monkeypatch):
 def test_doctor_on_a_real_kernel(folder, monkeypatch, answer, mark, said):
     here = str(paths.ROOT / "mha_lesson" / "__init__.py")
     asked = []
-    monkeypatch.setattr(bootstrap, "ready", lambda: True)
+    monkeypatch.setattr(bootstrap, "ready", lambda needs: True)
     monkeypatch.setattr(
         kernel, "ask", lambda place: asked.append(place) or answer._replace(found=answer.found.replace("HERE", here))
     )
@@ -75,7 +101,7 @@ def test_doctor_on_a_real_kernel(folder, monkeypatch, answer, mark, said):
 
 
 def test_doctor_asks_no_kernel_before_anything_is_installed(folder, monkeypatch):
-    monkeypatch.setattr(bootstrap, "ready", lambda: False)
+    monkeypatch.setattr(bootstrap, "ready", lambda needs: False)
     monkeypatch.setattr(kernel, "ask", lambda place: pytest.fail("asked"))
     assert marks(doctor.import_in_a_kernel()) == []
 
@@ -105,7 +131,7 @@ def test_doctor_when_torch_does_not_start(monkeypatch):
 
 
 def test_doctor_on_disk_and_folder(folder, monkeypatch):
-    monkeypatch.setattr(bootstrap, "ready", lambda: False)
+    monkeypatch.setattr(bootstrap, "ready", lambda needs: False)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 3 * 10**8))
     assert marks(doctor.disk()) == ["fail"]
     assert marks(doctor.writable()) == ["ok"]
@@ -114,10 +140,10 @@ def test_doctor_on_disk_and_folder(folder, monkeypatch):
 def test_doctor_on_a_course_that_may_not_be_written(folder, tmp_path, monkeypatch):
     (tmp_path / "home").mkdir()
     monkeypatch.setattr(copies, "may_write", lambda place: paths.ROOT not in (place, *place.parents))
-    monkeypatch.setattr(bootstrap, "ready", lambda: True)
+    monkeypatch.setattr(bootstrap, "ready", lambda needs: True)
     (finding,) = doctor.writable()
     assert finding.mark == "note" and str(tmp_path / "home" / "mha_lessons") in finding.text
-    monkeypatch.setattr(bootstrap, "ready", lambda: False)
+    monkeypatch.setattr(bootstrap, "ready", lambda needs: False)
     assert marks(doctor.writable()) == ["fail"], "then there is no place for .venv"
     monkeypatch.setattr(copies, "may_write", lambda place: False)
     assert marks(doctor.writable()) == ["fail"]

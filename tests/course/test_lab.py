@@ -79,9 +79,9 @@ def test_kernels_find_the_course(folder, monkeypatch):
 
 
 def test_other_versions_than_the_pins_are_said_in_one_line(started, monkeypatch, capsys):
-    pins = [requirements.parse(line) for line in ("numpy==1.0", "pytest==1.0", "matplotlib==1.0")]
+    pins = [requirements.parse(line) for line in ("numpy==1.0", "pytest==1.0", "matplotlib==1.0", "absent==1.0")]
     monkeypatch.setattr(requirements, "pins", lambda: pins)
-    monkeypatch.setattr(requirements, "ranges", lambda needs: [pins[0], pins[2]])
+    monkeypatch.setattr(requirements, "ranges", lambda needs: [pins[0], *pins[2:]])
     started(original=True)
     (line,) = capsys.readouterr().out.splitlines()
     assert "note: using your own environment" in line and "numpy==1.0 (found " in line and "and 1 more" in line

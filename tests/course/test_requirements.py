@@ -33,6 +33,7 @@ def test_the_lessons_ask_for_less_than_their_tests():
     lab, test = ({need.name for need in requirements.ranges(word)} for word in ("lab", "test"))
     base = {need.name for need in base_of_a_wheel()}
     assert base < lab < test
+    assert {need.name for need in requirements.ranges("hub")} == base
     assert lab - base == {"torch", "safetensors"} and {"pytest", "ruff", "mypy"} <= test - lab
     assert {"jupyterlab", "numpy", "matplotlib"} <= base
 
