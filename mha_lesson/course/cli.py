@@ -119,6 +119,9 @@ def main(arguments=None):
     except CourseError as error:
         print(f"mha_lesson: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # `... | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from here.", file=sys.stderr)
         return 130

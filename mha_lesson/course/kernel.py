@@ -47,6 +47,7 @@ BESIDE_COPIES = '''"""Made by `{command} lab`: notebooks in this folder find the
 
 import importlib
 import os
+import runpy
 import sys
 
 COURSE = {root}
@@ -54,8 +55,11 @@ COURSE = {root}
 if not os.path.isfile(os.path.join(COURSE, "mha_lesson", "__init__.py")):
     raise ModuleNotFoundError("The course is no longer in " + COURSE + ". To mend: start lab where it is now.")
 sys.path.insert(0, COURSE)
-del sys.modules[__name__]
-importlib.import_module(__name__)  # the real package takes the place of this file
+if __name__ == "__main__":  # the command line, typed in this folder
+    runpy.run_module("mha_lesson", run_name="__main__", alter_sys=True)
+else:  # the real package takes the place of this file
+    del sys.modules["mha_lesson"]
+    importlib.import_module("mha_lesson")
 '''
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -147,3 +148,13 @@ def test_help_on_a_console_of_plain_letters(arguments):
     )
     assert done.returncode == 0, done.stderr
     assert f"usage: {cli.COMMAND} {arguments[0]}" in done.stdout and "--" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("head") is None, reason="there is no head here")
+def test_a_reader_that_has_seen_enough_is_no_traceback():
+    talk = "cli.COMMANDS['doctor'] = lambda *a: [print('x' * 99, flush=True) for _ in range(10000)]"
+    code = f"import sys; from mha_lesson.course import cli; {talk}; sys.exit(cli.main(['doctor']))"
+    command = shlex.join([sys.executable, "-c", code])
+    variables = places.child_environment()
+    done = subprocess.run(f"{command} | head -c 1", shell=True, capture_output=True, text=True, env=variables)
+    assert (done.stdout, done.stderr) == ("x", "")

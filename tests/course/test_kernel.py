@@ -23,15 +23,14 @@ def course(folder):
     return folder
 
 
+def without_paths():
+    """Variables that lead nowhere."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+
+
 def python_says(python, code, cwd):
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    return subprocess.run(
-        [python, "-c", f"import sys; sys.path.insert(0, '')\n{code}"],
-        cwd=cwd,
-        env=variables,
-        capture_output=True,
-        text=True,
-    )
+    command = [python, "-c", f"import sys; sys.path.insert(0, '')\n{code}"]
+    return subprocess.run(command, cwd=cwd, env=without_paths(), capture_output=True, text=True)
 
 
 @pytest.fixture
@@ -53,6 +52,15 @@ def test_a_file_beside_the_copies_leads_to_the_course(course, environment):
     first = (cwd / kernel.STAND_IN).stat().st_mtime_ns
     kernel.stand_in(cwd)
     assert (cwd / kernel.STAND_IN).stat().st_mtime_ns == first, "it is not written twice"
+
+
+def test_the_command_line_works_in_the_folder_of_the_copies(course, environment):
+    main = "import sys; from mha_lesson import part; print(part, *sys.argv[1:])"
+    (paths.ROOT / "mha_lesson" / "__main__.py").write_text(main)
+    kernel.stand_in(course / "my_lessons")
+    command = [environment[0], "-m", "mha_lesson", "lab", "--fresh"]
+    done = subprocess.run(command, cwd=course / "my_lessons", env=without_paths(), capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("the package lab --fresh\n", "")
 
 
 def test_a_course_that_was_moved_is_named(course, environment):
