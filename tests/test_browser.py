@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from mha_lesson.course import paths
-from mha_lesson.exercises.student import REGISTRY
+from mha_lesson.exercises.engine.api import REGISTRY
 
 pytest.importorskip("playwright", reason="playwright is not installed (pip install playwright)")
 pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mha_lesson.exercises import REGISTRY, adopt, calls, check, hint, progress, solution, status, student
-from mha_lesson.exercises.compare import difference, plain
-from mha_lesson.exercises.probes import wave
+from mha_lesson.exercises import REGISTRY, adopt, check, hint, solution, status
+from mha_lesson.exercises.engine import api, record, sandbox
+from mha_lesson.exercises.engine.compare import difference, plain
+from mha_lesson.exercises.engine.probes import wave
 from tests.conftest import HAS_TORCH
 
 EXERCISES = list(REGISTRY.values())
@@ -263,7 +264,7 @@ def test_an_assert_in_a_written_test_is_explained():
 
 
 def test_an_import_inside_an_answer_is_not_counted_and_not_cut_in_half(monkeypatch, tmp_path):
-    monkeypatch.setattr(calls, "SECONDS", 1.0)
+    monkeypatch.setattr(sandbox, "SECONDS", 1.0)
     (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(1.6)\nfactor = 2\n")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -288,7 +289,7 @@ def test_writing_into_a_dictionary_of_arrays_gets_a_mend_that_helps():
 
 
 def test_an_endless_loop_is_stopped(monkeypatch):
-    monkeypatch.setattr(calls, "SECONDS", 0.3)
+    monkeypatch.setattr(sandbox, "SECONDS", 0.3)
     before = threading.active_count()
     result = check("03.scores", loops)
     assert result.mistake == "endless" and "Look for a loop" in result.message
@@ -297,7 +298,7 @@ def test_an_endless_loop_is_stopped(monkeypatch):
 
 
 def test_a_loop_that_cannot_be_stopped_is_left_behind_and_prints_still_work(monkeypatch, capsys):
-    monkeypatch.setattr(calls, "SECONDS", 0.2)
+    monkeypatch.setattr(sandbox, "SECONDS", 0.2)
     assert check("03.scores", stubborn).mistake == "endless"
     print("still here")
     assert capsys.readouterr().out == "still here\n"
@@ -421,7 +422,7 @@ def test_difference_finds_nothing_in_equal_values_and_the_first_place_in_others(
 
 
 def test_hints_go_one_deeper_at_each_call_and_end_with_the_solution(monkeypatch):
-    monkeypatch.setattr(student, "_hints_given", {})
+    monkeypatch.setattr(api, "_hints_given", {})
     texts = [hint("05.softmax").text for _ in range(5)]
     assert texts[0].startswith("05.softmax, hint 1 of 3") and texts[1].startswith("05.softmax, hint 2")
     assert texts[2] == texts[3] == texts[4] and 'solution("05.softmax")' in texts[2]
@@ -463,44 +464,44 @@ def test_an_adopted_answer_comes_back_in_the_form_of_the_course(e, name):
 
 
 @pytest.fixture
-def record(tmp_path, monkeypatch):
-    file = tmp_path / "folder" / "progress.json"
+def record_file(tmp_path, monkeypatch):
+    file = tmp_path / "folder" / "record.json"
     monkeypatch.setenv("MHA_LESSON_PROGRESS", str(file))
-    monkeypatch.setattr(student, "_sitting", {})
+    monkeypatch.setattr(api, "_sitting", {})
     return file
 
 
-def test_progress_is_kept_and_solved_stays_solved(record, monkeypatch):
+def test_progress_is_kept_and_solved_stays_solved(record_file, monkeypatch):
     e = REGISTRY["03.scores"]
     check("03.scores", BAD["different"])
-    assert progress.load()["03.scores"] == {"status": "incorrect", "attempts": 1}
+    assert record.load()["03.scores"] == {"status": "incorrect", "attempts": 1}
     check("03.scores", e.forms["einsum"])
     check("03.scores", BAD["nan"])
-    assert progress.load()["03.scores"] == {"status": "correct", "attempts": 3}
-    monkeypatch.setattr(student, "_sitting", {})  # the next day
+    assert record.load()["03.scores"] == {"status": "correct", "attempts": 3}
+    monkeypatch.setattr(api, "_sitting", {})  # the next day
     assert "1 of 3 exercises solved in lesson 03" in status("03").text
     assert "x  03.scores" in status().text
-    assert [file.name for file in record.parent.iterdir()] == ["progress.json"]
+    assert [file.name for file in record_file.parent.iterdir()] == ["record.json"]
 
 
-def test_an_unreadable_record_is_put_aside_not_lost(record):
-    record.parent.mkdir()
-    record.write_text("{not json")
+def test_an_unreadable_record_is_put_aside_not_lost(record_file):
+    record_file.parent.mkdir()
+    record_file.write_text("{not json")
     check("00.double", lambda x: x + x)
-    assert progress.load() == {"00.double": {"status": "correct", "attempts": 1}}
-    assert (record.parent / "progress.unreadable-1.json").read_text() == "{not json"
+    assert record.load() == {"00.double": {"status": "correct", "attempts": 1}}
+    assert (record_file.parent / "record.unreadable-1.json").read_text() == "{not json"
 
 
 def test_a_folder_that_cannot_be_made_does_not_spoil_the_answer(tmp_path, monkeypatch):
     blocker = tmp_path / "file"
     blocker.write_text("")
-    monkeypatch.setenv("MHA_LESSON_PROGRESS", str(blocker / "progress.json"))
+    monkeypatch.setenv("MHA_LESSON_PROGRESS", str(blocker / "record.json"))
     assert check("00.double", lambda x: x + x).status == "correct"
 
 
 def test_the_null_device_switches_the_record_off(monkeypatch):
     monkeypatch.setenv("MHA_LESSON_PROGRESS", os.devnull)
-    assert progress.path() is None and progress.load() == {}
+    assert record.path() is None and record.load() == {}
 
 
 def test_the_exercises_import_neither_torch_nor_matplotlib():

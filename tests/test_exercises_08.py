@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 
 from mha_lesson.attention import multi_head_attention, params_from_torch
-from mha_lesson.exercises import REGISTRY, adopt, calls, check, hint, mutant_board, scoreboard, solution
-from mha_lesson.exercises.lesson_08 import BLOCKED, LOAD, RIGHT, WORKS, WRONG
+from mha_lesson.exercises import REGISTRY, adopt, check, hint, scoreboard, solution
+from mha_lesson.exercises.engine import sandbox
+from mha_lesson.exercises.lesson_08 import BLOCKED, LOAD, WORKS
+from mha_lesson.exercises.lesson_08 import scoreboard as board_file
+from mha_lesson.exercises.lesson_08.works import RIGHT, WRONG
 
 torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from mha_lesson.exercises import mutants  # noqa: E402
+from mha_lesson.exercises.lesson_08 import broken_layers  # noqa: E402
 from mha_lesson.pytorch import layer_checks  # noqa: E402
 from mha_lesson.pytorch.interop import head_weights, key_padding_mask  # noqa: E402
 
@@ -45,14 +48,14 @@ def failed(layer):
 
 
 def test_the_layers_are_those_of_the_table():
-    assert list(mutants.right_layers()) == list(RIGHT) and len(RIGHT) == 6
-    assert list(mutants.wrong_layers()) == list(WRONG) and len(WRONG) == 10
-    assert all(layer.fault == "" for layer in mutants.right_layers().values())
+    assert list(broken_layers.right_layers()) == list(RIGHT) and len(RIGHT) == 6
+    assert list(broken_layers.wrong_layers()) == list(WRONG) and len(WRONG) == 10
+    assert all(layer.fault == "" for layer in broken_layers.right_layers().values())
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_layer_passes_every_check(name):
-    layer = mutants.right_layers()[name]
+    layer = broken_layers.right_layers()[name]
     assert failed(layer) == set()
     assert layer_checks.works(layer) is True
     assert layer_checks.works(layer.double()), "in float64, too"
@@ -60,7 +63,7 @@ def test_a_right_layer_passes_every_check(name):
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_layer_fails_the_checks_that_look_at_its_fault(name):
-    layer = mutants.wrong_layers()[name]
+    layer = broken_layers.wrong_layers()[name]
     if name == "dropout_in_evaluation":
         assert failed(layer) >= {"answers_stay_the_same", "formula_holds"}
     else:
@@ -78,21 +81,21 @@ def test_four_of_the_checks_find_what_no_other_finds_and_all_find_something():
 
 
 def test_a_wrong_layer_is_a_right_one_with_one_method_changed():
-    assert failed(mutants.StepByStep(8, 2)) == set()
-    for layer in mutants.wrong_layers().values():
+    assert failed(broken_layers.StepByStep(8, 2)) == set()
+    for layer in broken_layers.wrong_layers().values():
         changed = [name for name, value in vars(type(layer)).items() if callable(value)]
-        assert len(changed) == 1 and type(layer).__bases__ == (mutants.StepByStep,)
+        assert len(changed) == 1 and type(layer).__bases__ == (broken_layers.StepByStep,)
 
 
 def test_a_test_leaves_the_layer_as_it_was():
-    layer = mutants.right_layers()["training_mode"]
+    layer = broken_layers.right_layers()["training_mode"]
     before = {name: p.clone() for name, p in layer.state_dict().items()}
     assert layer_checks.works(layer) and layer.training
     assert all(torch.equal(p, before[name]) for name, p in layer.state_dict().items())
 
 
 def test_right_layers_hide_nan_in_padding():
-    for layer in mutants.right_layers().values():
+    for layer in broken_layers.right_layers().values():
         query, key, value = layer_checks.inputs(layer)
         keep = (torch.arange(7) < 4)[None, None, None].expand(3, 1, 1, 7)
         want = layer.eval()(query, key, value, keep)
@@ -103,34 +106,34 @@ def test_right_layers_hide_nan_in_padding():
 # -- wrong layers that are not on the scoreboard ----------------------------------------------
 
 
-class ForgetsKeepWhenCausal(mutants.StepByStep):
+class ForgetsKeepWhenCausal(broken_layers.StepByStep):
     def mask(self, keep, causal, L, S):
         return super().mask(None if causal else keep, causal, L, S)
 
 
-class ForgetsCausalBesideKeep(mutants.StepByStep):
+class ForgetsCausalBesideKeep(broken_layers.StepByStep):
     def mask(self, keep, causal, L, S):
         return super().mask(keep, causal and keep is None, L, S)
 
 
-class KeepOrCausal(mutants.StepByStep):
+class KeepOrCausal(broken_layers.StepByStep):
     def mask(self, keep, causal, L, S):
         both = keep is not None and causal
         return keep | super().mask(None, True, L, S) if both else super().mask(keep, causal, L, S)
 
 
-class ForgetsKeepWhenAskedForWeights(mutants.StepByStep):
+class ForgetsKeepWhenAskedForWeights(broken_layers.StepByStep):
     def _attend(self, query, key, value, keep, causal, need_weights):
         return super()._attend(query, key, value, None if need_weights else keep, causal, need_weights)
 
 
-class ReportsWeightsBeforeCausal(mutants.StepByStep):
+class ReportsWeightsBeforeCausal(broken_layers.StepByStep):
     def _attend(self, query, key, value, keep, causal, need_weights):
         output, _ = super()._attend(query, key, value, keep, causal, False)
         return output, super()._attend(query, key, value, keep, False, need_weights)[1]
 
 
-class NaNOnlyInGradients(mutants.StepByStep):
+class NaNOnlyInGradients(broken_layers.StepByStep):
     """An additive mask, and nan_to_num behind the softmax."""
 
     def weigh(self, scores, mask):
@@ -140,17 +143,17 @@ class NaNOnlyInGradients(mutants.StepByStep):
         return (scores + added).softmax(-1).nan_to_num(0)
 
 
-class KeepOfHeadZero(mutants.StepByStep):
+class KeepOfHeadZero(broken_layers.StepByStep):
     def mask(self, keep, causal, L, S):
         return super().mask(keep[:, :1] if keep is not None and keep.dim() == 4 else keep, causal, L, S)
 
 
-class KeepOfSampleZero(mutants.StepByStep):
+class KeepOfSampleZero(broken_layers.StepByStep):
     def mask(self, keep, causal, L, S):
         return super().mask(keep[:1] if keep is not None and keep.dim() == 4 else keep, causal, L, S)
 
 
-class SamplesMixed(mutants.StepByStep):
+class SamplesMixed(broken_layers.StepByStep):
     """Takes the batch for the sequence, in causal self-attention alone."""
 
     def _attend(self, query, key, value, keep, causal, need_weights):
@@ -176,22 +179,22 @@ HOLES = {
 
 @pytest.mark.parametrize("wrong", HOLES, ids=lambda wrong: wrong.__name__)
 def test_what_a_newcomer_got_past_the_checks_is_found(wrong):
-    layer = mutants._filled(wrong(12, 4))
+    layer = broken_layers._filled(wrong(12, 4))
     assert failed(layer) == HOLES[wrong]
     assert layer_checks.works(layer) is False
     assert layer.training is False and all(p.grad is None for p in layer.parameters())
 
 
 def test_neighbours_share_a_head_and_nan_is_close_to_nothing():
-    assert layer_checks.works(mutants._filled(mutants.Fused(12, 4, 2))), "heads 0 and 1 share, and 2 and 3"
+    assert layer_checks.works(broken_layers._filled(broken_layers.Fused(12, 4, 2))), "heads 0 and 1 share, and 2 and 3"
     nan = torch.full((2,), torch.nan)
     assert layer_checks.close(torch.ones(2), torch.ones(2)) and not layer_checks.close(nan, nan)
 
 
 def test_the_gradient_is_asked_for_in_a_frozen_layer_too():
-    layer = mutants._filled(mutants.StepByStep(12, 4)).requires_grad_(False)
+    layer = broken_layers._filled(broken_layers.StepByStep(12, 4)).requires_grad_(False)
     assert layer_checks.works(layer)
-    assert not layer_checks.works(mutants._filled(NaNOnlyInGradients(12, 4)).requires_grad_(False))
+    assert not layer_checks.works(broken_layers._filled(NaNOnlyInGradients(12, 4)).requires_grad_(False))
 
 
 # -- tests as learners write them ------------------------------------------------------------
@@ -426,7 +429,7 @@ def test_a_test_that_asserts_counts_as_a_crash_and_is_told_how_to_answer():
 
 
 def test_an_endless_test_is_stopped(monkeypatch):
-    monkeypatch.setattr(calls, "SECONDS", 0.3)
+    monkeypatch.setattr(sandbox, "SECONDS", 0.3)
 
     def endless(layer):
         while layer.fault == "no_scale":
@@ -447,7 +450,7 @@ def test_before_anything_is_written_the_scoreboard_is_a_fixed_line():
 
 
 def module(E=12, H=3, dtype="float64"):
-    from mha_lesson.exercises.lesson_08 import _module
+    from mha_lesson.exercises.lesson_08.shared import _module
 
     return _module(E, H, dtype)
 
@@ -789,7 +792,7 @@ def test_torch_is_imported_only_when_an_exercise_needs_it():
 
 def test_the_hints_are_there():
     hints = REGISTRY["08.works"].hints
-    assert f"1 of {len(hints)}" in repr(hint("08.works")) and callable(mutant_board.scoreboard)
+    assert f"1 of {len(hints)}" in repr(hint("08.works")) and callable(board_file.scoreboard)
     assert max(map(len, hints)) < 600 and "np.split(layer.in_proj_weight.detach().numpy(), 3)" in LOAD.hints[1]
     assert "k.repeat_interleave(H // kv_heads, dim=1)" in "".join(hints) and "(B, 1, 1, S)" in "".join(hints)
     assert "the padding is the other side, places >= length" in BLOCKED.hints[1]
@@ -799,8 +802,8 @@ def test_the_code_in_a_hint_runs_and_is_a_check():
     code = next(h for h in WORKS.hints if "```python" in h).split("```python\n")[1].split("```")[0]
     names = {"torch": torch}
     exec(code, names)
-    assert all(names["works"](layer) for layer in mutants.right_layers().values())
-    assert not names["works"](mutants.wrong_layers()["weights_change_the_output"])
+    assert all(names["works"](layer) for layer in broken_layers.right_layers().values())
+    assert not names["works"](broken_layers.wrong_layers()["weights_change_the_output"])
 
 
 def test_the_hints_together_find_all_ten():

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from mha_lesson.exercises import REGISTRY, adopt, check, lesson_11
+from mha_lesson.exercises import REGISTRY, adopt, check
+from mha_lesson.exercises.lesson_11 import cache, chunk, shared
 from tests.reference import g, near
 
 NEG = -np.inf
@@ -185,7 +186,7 @@ WRITTEN = {
         "upper_left_mask": mask_for_one_query,
         "attends_first": attends_then_appends,
         "no_mask": no_mask,
-        "correct": lesson_11._by_loop,
+        "correct": chunk._by_loop,
     },
     "11.gqa": {
         "tiled": lambda k, n: np.concatenate([k] * n, axis=1),
@@ -422,7 +423,7 @@ def joins_none(cache, q, k, v):
 @pytest.mark.parametrize("function", [unpacks, takes_apart, appends_to_none, joins_none])
 def test_a_step_that_does_not_expect_none_is_told_so(function):
     kind, said = message(function)
-    assert kind == "raises" and lesson_11.NO_CACHE_YET in said
+    assert kind == "raises" and shared.NO_CACHE_YET in said
     assert "It happens in this line: `" in said, "the learner's own line is still shown"
 
 
@@ -433,7 +434,7 @@ def test_an_error_at_a_later_step_is_left_as_it_is():
         return v, (k, v)
 
     _, said = message(fails_later)
-    assert "not at the first token" in said and lesson_11.NO_CACHE_YET not in said
+    assert "not at the first token" in said and shared.NO_CACHE_YET not in said
 
 
 def test_a_step_that_returns_or_prints_nothing():
@@ -502,13 +503,13 @@ def test_the_sequence_is_fed_as_it_should_be():
         return v, len(calls)
 
     tokens = np.arange(7.0)[:, None], np.zeros((7, 1)), np.arange(7.0)[:, None]
-    near(lesson_11._in_chunks(step)(*tokens, 3, False), tokens[2])
+    near(chunk._in_chunks(step)(*tokens, 3, False), tokens[2])
     assert calls == [(None, [0, 1, 2]), (1, [3, 4, 5]), (2, [6])]
     calls.clear()
-    near(lesson_11._in_chunks(step)(*tokens, 3, True), tokens[2][3:6])
+    near(chunk._in_chunks(step)(*tokens, 3, True), tokens[2][3:6])
     assert calls == [(None, [0, 1, 2]), (1, [3, 4, 5]), (2, [6]), (1, [3, 4, 5])]
     calls.clear()
-    near(lesson_11._one_by_one(step)(*(x[:2] for x in tokens), False), tokens[2][:2])
+    near(cache._one_by_one(step)(*(x[:2] for x in tokens), False), tokens[2][:2])
     assert calls == [(None, [0]), (1, [1])]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (it has no build for this machine)")
 
-from mha_lesson.pytorch import MultiHeadAttention  # noqa: E402
+from mha_lesson.pytorch import MultiHeadAttention, layer_checks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

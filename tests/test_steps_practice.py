@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mha_lesson.exercises import REGISTRY, adopt, check, solution
-from mha_lesson.exercises.compare import difference
+from mha_lesson.exercises.engine.compare import difference
 from mha_lesson.steps.encoder_decoder import cross_attention, cross_cost, encoder_decoder_masks, greedy_decode
 from mha_lesson.steps.head_count import cheapest_as_good, layer_parameters, sweep_heads
 from mha_lesson.steps.inspection import ablate_heads, find_head, head_distances, induction_scores

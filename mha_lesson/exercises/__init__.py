@@ -7,13 +7,36 @@
     status()                       what you have solved
     scoreboard(works)              lesson 08: which wrong attention layers your test finds
 
-`engine.py` is the checker, `lesson_NN.py` holds the exercises of one lesson with the mistakes
-that it knows, `calls.py` runs a stranger's function safely, `compare.py` tells two values apart.
+`engine/` is the machine. Each exercise is a file that its id names: `lesson_03/scores.py` has the
+probes, the right forms and the known mistakes of 03.scores, with what a learner reads.
 """
 
+from mha_lesson.exercises import (
+    lesson_00,
+    lesson_01,
+    lesson_02,
+    lesson_03,
+    lesson_04,
+    lesson_05,
+    lesson_06,
+    lesson_07,
+    lesson_08,
+    lesson_09,
+    lesson_10,
+    lesson_11,
+    lesson_12,
+    lesson_13,
+)
 from mha_lesson.exercises.engine import Exercise, Mistake, Probe, Result
-from mha_lesson.exercises.mutant_board import scoreboard
-from mha_lesson.exercises.student import REGISTRY, adopt, check, hint, solution, status
+from mha_lesson.exercises.engine.api import adopt, check, hint, solution, status
+from mha_lesson.exercises.engine.registry import REGISTRY, register
+from mha_lesson.exercises.lesson_08.scoreboard import scoreboard
+
+for _lesson in (
+    lesson_00, lesson_01, lesson_02, lesson_03, lesson_04, lesson_05, lesson_06,
+    lesson_07, lesson_08, lesson_09, lesson_10, lesson_11, lesson_12, lesson_13,
+):  # fmt: skip
+    register(_lesson.EXERCISES)
 
 __all__ = [
     "REGISTRY", "Exercise", "Mistake", "Probe", "Result",

@@ -584,7 +584,11 @@ FAULTS = [
     ),
     *_in(
         "pytorch/layer.py",
-        ("torch_rotary_keys_alone", "return apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)", "return q, apply_rotary(k, cos, sin)"),
+        (
+            "torch_rotary_keys_alone",
+            "return apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)",
+            "return q, apply_rotary(k, cos, sin)",
+        ),
         (
             "torch_rotary_from_zero_each_time",
             "if cache is None else cache.positions(L).to(q.device)",
