@@ -365,7 +365,7 @@ class TestTrained:
     def test_wrong_names_and_lost_files(self, tmp_path):
         with pytest.raises(ValueError, match=says("variant: expected one of full attention, window 32", "'lineal'")):
             recall.load_variant("lineal")
-        again = ("recall_linear.safetensors", "git checkout", 'models recall --variant "linear"')
+        again = ("recall_linear.safetensors", "git checkout", 'mha_lesson train recall --variant "linear"')
         with pytest.raises(ValueError, match=says(again[0], "no such file", *again[1:])):
             recall.load_variant("linear", folder=tmp_path)
         (tmp_path / again[0]).write_bytes(b"noise" * 99)
