@@ -40,7 +40,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from mha_lesson.attention import MultiHeadAttention as NumpyMultiHeadAttention
-from mha_lesson.pytorch.cores.core import Asked, as_core, autocasting, is_transformed, needs_gradients, who_can
+from mha_lesson.pytorch.cores.core import EVERYTHING, Asked, as_core, autocasting, is_transformed, needs_gradients, who_can
 from mha_lesson.pytorch.cores.sdpa import SDPACore
 from mha_lesson.pytorch.heads import merge_heads, split_heads
 from mha_lesson.pytorch.masks import check_keep, clear_padding
@@ -309,6 +309,8 @@ class MultiHeadAttention(nn.Module):
     def _check_core(self, core, query, key, value, keep, causal, need_weights):
         """An error if the core cannot do what is asked for: before anything is computed."""
         can = core.can
+        if can is EVERYTHING:
+            return
         core.check(
             Asked(
                 keep, causal, query.shape[-2], key.shape[-2], self._dropout_now(),

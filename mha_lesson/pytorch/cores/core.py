@@ -79,8 +79,9 @@ class Can:
     dtypes: tuple[torch.dtype, ...] = FLOATS
 
 
+EVERYTHING = Can()
 COURSE = {
-    "sdpa": Can(),
+    "sdpa": EVERYTHING,
     "tiled": Can(dropout=False),
     "flash": Can(masks="lengths", dropout=False, transforms=False, dtypes=FLOATS[1:]),
     "window": Can(masks="none", causal=(True,), dropout=False, exact=False),
