@@ -26,9 +26,11 @@ from pathlib import Path
 
 import numpy as np
 
+from mha_lesson import places
+
 SENTENCE = "After Maya placed the book on the table, she left."
 
-FOLDER = Path(__file__).resolve().parent.parent / "data"
+FOLDER = places.folder("data")
 
 # The files' fingerprints: a damaged file is noticed here, not as odd numbers in a lesson.
 SHA256 = {
@@ -395,7 +397,7 @@ def load_speech() -> Speech:
 
 
 def gpu_records(folder: Path = FOLDER / "gpu") -> list[dict]:
-    """What `python3 -m mha_lesson.benchmark gpu` has measured, a dict for each stored run, oldest first; [] if none.
+    """What `python3 -m mha_lesson benchmark gpu` has measured, a dict for each stored run, oldest first; [] if none.
 
     The fields are those of data/gpu/schema.json. A file that does not follow it is an error that
     names file and field, and so is a dry run: its numbers are not measured on any device.
@@ -416,7 +418,7 @@ def _gpu_record(path, schema):
         field = wrong.json_path.removeprefix("$").lstrip(".") or "the whole file"
         raise ValueError(
             f"{path}: field {field}: {wrong.message[:300]}. Remove the file, or make it again: "
-            "python3 -m mha_lesson.benchmark gpu"
+            "python3 -m mha_lesson benchmark gpu"
         )
     return record
 
@@ -444,10 +446,7 @@ class ReadOnlyDict(dict):
 def _read(name):
     """The bytes of a file in data/, if it is there and undamaged."""
     path = FOLDER / name
-    mend = (
-        f"Get it back with `git checkout -- data/{name}` in the course's folder, "
-        "or make it again as data/README.md tells."
-    )
+    mend = f"{places.mend(f'data/{name}')}, or make it again as data/README.md tells."
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -311,7 +311,7 @@ def test_threads_that_come_too_late_start_another_process(monkeypatch):
 
     monkeypatch.setattr(command.subprocess, "run", run)
     assert benchmark.main(["numpy", "--threads", "2"]) == 0
-    assert started["command"][1:] == ["-m", "mha_lesson.benchmark", "numpy", "--threads", "2"]
+    assert started["command"][1:] == ["-c", command.AGAIN, "numpy", "--threads", "2"]
     assert {started["env"][name] for name in benchmark.THREAD_VARIABLES} == {"2"}
 
 

@@ -734,7 +734,7 @@ def test_the_summary_of_several_runs_is_in_order(stored):
 
 def test_the_folder_says_what_belongs_there():
     readme = (FOLDER / "gpu" / "README.md").read_text(encoding="utf-8")
-    assert "python3 -m mha_lesson.benchmark gpu" in readme
+    assert "python3 -m mha_lesson benchmark gpu" in readme
     assert gpu_record.FOLDER == FOLDER / "gpu" == Path(mha_lesson.__file__).parents[1] / "data" / "gpu"
 
 

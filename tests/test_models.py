@@ -842,7 +842,7 @@ class TestKept:
             match=says(
                 "speech.safetensors is missing",
                 "git checkout -- data/models/speech.safetensors",
-                "python3 -m mha_lesson.models speech",
+                "python3 -m mha_lesson train speech",
             ),
         ):
             training.load("speech", folder=tmp_path)
@@ -871,7 +871,7 @@ class TestKept:
             match=says(
                 "digits.safetensors is damaged",
                 "git checkout -- data/models/digits.safetensors",
-                "python3 -m mha_lesson.models digits",
+                "python3 -m mha_lesson train digits",
             ),
         ):
             training.load("digits", folder=tmp_path)
@@ -1469,7 +1469,7 @@ class TestCommand:
         with pytest.raises(SystemExit) as stop:
             command.main(arguments)
         assert stop.value.code == 2
-        assert "mha_lesson.models" in capsys.readouterr().err
+        assert "mha_lesson train" in capsys.readouterr().err
 
     def test_train_one(self, elsewhere, capsys):
         arguments = ["bikes", "--variant", "2 heads", "--seed", "4", "--steps", "2"]
@@ -1485,7 +1485,7 @@ class TestCommand:
         wanted = {"task": "bikes", "variant": {"num_heads": 2}, "variant_name": "2 heads", "seed": 4, "steps": 2}
         assert facts.items() >= {**wanted, "device": "cpu", "threads": 1}.items()
         assert facts["torch"] == torch.__version__.split("+")[0] and facts["forward_ms"] > 0
-        again = command.train_parser().parse_args(shlex.split(facts["command"])[3:])
+        again = command.train_parser().parse_args(shlex.split(facts["command"])[4:])
         assert (again.name, again.variant, again.seed, again.steps) == ("bikes", "2 heads", 4, 2)
 
         task = task_of("bikes")

@@ -1,4 +1,4 @@
-"""What `tests.mutation` found unguarded in the small models: one test for each such fault."""
+"""What `faults` found unguarded in the small models: one test for each such fault."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `tests.mutation` found unguarded beside the layer: one test for each such fault."""
+"""What `faults` found unguarded beside the layer: one test for each such fault."""
 
 import math
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from mha_lesson.pytorch import MultiHeadAttention, parallel  # noqa: E402
 from mha_lesson.pytorch.parallel import HeadParallelAttention, Traffic, heads, launch, ring_attention  # noqa: E402
-from mha_lesson.pytorch.parallel.__main__ import main  # noqa: E402
+from mha_lesson.pytorch.parallel.command import main  # noqa: E402
 from mha_lesson.pytorch.parallel.ring import ring_work  # noqa: E402
 from mha_lesson.steps.gpu import ring_step  # noqa: E402
 from tests import parallel_workers as workers  # noqa: E402
@@ -490,7 +490,7 @@ def test_torchrun_starts_the_same():
     if torch.cuda.is_available() and torch.cuda.device_count() < 2:
         variables["CUDA_VISIBLE_DEVICES"] = ""
     done = subprocess.run(
-        [*command, "-m", "mha_lesson.pytorch.parallel", "ring"],
+        [*command, "-m", "mha_lesson", "parallel", "ring"],
         env=variables, cwd=ROOT, capture_output=True, text=True, timeout=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -501,10 +501,16 @@ def test_torchrun_starts_the_same():
     assert len(lines) == 2
 
 
-def test_without_torchrun_it_says_how(monkeypatch, capsys):
+def test_without_torchrun_it_starts_the_processes_itself(monkeypatch, capsys):
     monkeypatch.delenv("RANK", raising=False)
-    assert main(["ring"]) == 1 and "torchrun --nproc-per-node 2" in capsys.readouterr().err
-    assert main(["rings"]) == 2 and "expected one of heads, ring, got rings" in capsys.readouterr().err
+    assert main("ring", 3) == 0
+    lines = capsys.readouterr().out.splitlines()
+    expected = f"bytes {parallel.ring_bytes(2, 3, 24, 16, 3)}"
+    assert [line.split(":")[0] for line in lines] == [f"rank {rank} of 3 on cpu" for rank in range(3)]
+    assert all(expected in line for line in lines)
+    assert main("ring", 0) == 1 and "expected 1 process or more" in capsys.readouterr().err
+    with pytest.raises(RuntimeError, match="torchrun --nproc-per-node 2 -m mha_lesson parallel heads"):
+        launch.connect_from_environment()
 
 
 def test_more_ranks_than_cuda_devices_are_refused(monkeypatch):

@@ -1,11 +1,11 @@
 """How long, and with how much memory: forms of attention side by side.
 
-    python3 -m mha_lesson.benchmark numpy
-    python3 -m mha_lesson.benchmark numpy --sizes 512,4096 --dtypes float32,float64 --json out.json
-    python3 -m mha_lesson.benchmark layers      whole layers in PyTorch, forwards, and with gradients
-    python3 -m mha_lesson.benchmark decode      one new token against a long cache, with shared key heads
-    python3 -m mha_lesson.benchmark long        windows, linear attention and tiles against exact attention
-    python3 -m mha_lesson.benchmark gpu         kernels on a CUDA device, in under five minutes
+    python3 -m mha_lesson benchmark numpy
+    python3 -m mha_lesson benchmark numpy --sizes 512,4096 --dtypes float32,float64 --json out.json
+    python3 -m mha_lesson benchmark layers      whole layers in PyTorch, forwards, and with gradients
+    python3 -m mha_lesson benchmark decode      one new token against a long cache, with shared key heads
+    python3 -m mha_lesson benchmark long        windows, linear attention and tiles against exact attention
+    python3 -m mha_lesson benchmark gpu         kernels on a CUDA device, in under five minutes
 
 A time alone says little on a machine that does other things too. So all forms take turns in one
 process, and what is reported is the ratio to a base form in the same round: its median, and the

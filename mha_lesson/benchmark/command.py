@@ -1,10 +1,11 @@
-"""The command line: options, and how many threads."""
+"""The command line, `python3 -m mha_lesson benchmark`: options, and how many threads."""
 
 import argparse
 import os
 import subprocess
 import sys
 
+from mha_lesson import places
 from mha_lesson.benchmark.comparison import TOLERANCE
 from mha_lesson.benchmark.decode_forms import run_decode
 from mha_lesson.benchmark.gpu import run_gpu
@@ -20,6 +21,15 @@ THREAD_VARIABLES = (
     "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+AGAIN = "import sys; from mha_lesson.benchmark import main; sys.exit(main())"
+
+EXAMPLES = f"""examples:
+  {places.COMMAND} benchmark numpy
+  {places.COMMAND} benchmark numpy --sizes 512,4096 --dtypes float32,float64 --json out.json
+  {places.COMMAND} benchmark layers --sizes 128,512 --budget 5
+  {places.COMMAND} benchmark gpu --dry-run      (without --dry-run it needs a CUDA device)
+  {places.COMMAND} benchmark layers --help      (the options of one of them)
+"""
 
 
 def _list_of(kind):
@@ -70,7 +80,12 @@ def _gpu_options() -> argparse.ArgumentParser:
 
 def parser() -> argparse.ArgumentParser:
     """A new command: a function of the options, and a line or two here."""
-    top = argparse.ArgumentParser("python3 -m mha_lesson.benchmark", description="Forms of attention side by side.")
+    top = argparse.ArgumentParser(
+        f"{places.COMMAND} benchmark",
+        description="Forms of attention side by side.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = top.add_subparsers(required=True, metavar="command")
 
     def add(name, run, text, options, **defaults):
@@ -96,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     threads = dict.fromkeys(THREAD_VARIABLES, str(options.threads))
     if "numpy" in sys.modules and any(os.environ.get(name) != value for name, value in threads.items()):
         # Too late for this process: the libraries read their settings when they load.
-        command = [sys.executable, "-m", "mha_lesson.benchmark", *argv]
-        return subprocess.run(command, env={**os.environ, **threads}).returncode
+        command = [sys.executable, "-c", AGAIN, *argv]
+        return subprocess.run(command, env=places.child_environment(**threads)).returncode
     os.environ.update(threads)
     return options.run(options)

@@ -116,22 +116,30 @@ def table(result: dict) -> str:
 
 def report(comparison: Comparison, title: str, options) -> int:
     """Compare at every size and dtype; print tables, write the JSON file. 1 if an answer is wrong."""
+    from tqdm import tqdm
+
     machine = machine_facts()
     print(
         f"{title}: {options.heads} heads of width {options.d_head}, threads: {options.threads}; "
         f"Python {machine['python']}, NumPy {machine['numpy']}, torch {machine['torch'] or 'not installed'}\n"
     )
     results = []
-    for dtype in options.dtypes:
-        for n in options.sizes:
-            for variant in comparison.variants:
-                arguments = {"n": n, "heads": options.heads, "d_head": options.d_head, "dtype": dtype, **variant}
-                try:
-                    results.append(compare(comparison, arguments, options))
-                except WrongAnswer as wrong:
-                    print(f"Stopped, nothing was timed: {wrong}", file=sys.stderr)
-                    return 1
-                print(table(results[-1]), flush=True)
+    common = {"heads": options.heads, "d_head": options.d_head}
+    blocks = [
+        {"n": n, **common, "dtype": dtype, **variant}
+        for dtype in options.dtypes
+        for n in options.sizes
+        for variant in comparison.variants
+    ]
+    for arguments in (bar := tqdm(blocks, unit="table", leave=False, disable=None)):  # None: on a terminal
+        bar.set_description(f"N = {arguments['n']}, {arguments['dtype']}")
+        try:
+            results.append(compare(comparison, arguments, options))
+        except WrongAnswer as wrong:
+            bar.close()
+            print(f"Stopped, nothing was timed: {wrong}", file=sys.stderr)
+            return 1
+        bar.write(table(results[-1]))
     if results:
         print(_footnote(comparison, results))
     if options.json:

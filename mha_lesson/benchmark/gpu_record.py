@@ -23,6 +23,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from mha_lesson import places
+
 
 class Peak(NamedTuple):
     tflops: float  # bfloat16 in, float32 sums, matrices without zeros left out ("dense")
@@ -45,14 +47,15 @@ PEAKS = {
     "NVIDIA GeForce RTX 4090": Peak(165, 1008),
     "NVIDIA GeForce RTX 3090": Peak(71, 936),
 }
-NOTHING_STORED = "No record stored yet. On a machine with a CUDA device: python3 -m mha_lesson.benchmark gpu"
-FOLDER = Path(__file__).resolve().parents[2] / "data" / "gpu"
+NOTHING_STORED = "No record stored yet. On a machine with a CUDA device: python3 -m mha_lesson benchmark gpu"
+FOLDER = places.folder("data") / "gpu"
 
 
 def default_file(card: str, date: str) -> Path:
-    """data/gpu/<card>-<date>.json, or the same in the folder that you are in if that cannot be written."""
+    """data/gpu/<card>-<date>.json; in the folder that you are in if that is pip's, or cannot be written."""
     name = re.sub(r"[^a-z0-9]+", "-", f"{card} {date[:16]}".lower()).strip("-")
-    folder = FOLDER if FOLDER.is_dir() and os.access(FOLDER, os.W_OK) else Path.cwd()
+    ours = FOLDER.is_dir() and os.access(FOLDER, os.W_OK) and not places.installed()
+    folder = FOLDER if ours else Path.cwd()
     return folder / f"{name}.json"
 
 

@@ -9,12 +9,13 @@ has; its name stands beside the number.
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from mha_lesson import places
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,6 @@ def peak_memory(builder: str, name: str, arguments: dict, warm: dict | None = No
     example {"n": 16}, the alternative runs once at that size before, so that what a library
     sets up on its first call does not count.
     """
-    package = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     task = json.dumps({"builder": builder, "name": name, "arguments": arguments, "warm": warm})
     code = "import sys; from mha_lesson.benchmark.memory import report_peak; report_peak(sys.argv[1])"
     done = subprocess.run(
@@ -39,7 +38,7 @@ def peak_memory(builder: str, name: str, arguments: dict, warm: dict | None = No
         capture_output=True,
         text=True,
         # The second one: glibc gives freed arrays back at once, so none is used again unseen.
-        env={**os.environ, "PYTHONPATH": path, "MALLOC_MMAP_THRESHOLD_": "65536"},
+        env=places.child_environment(MALLOC_MMAP_THRESHOLD_="65536"),
     )
     if done.returncode:
         raise RuntimeError(f"{name}: the process that measures its memory failed.\n{done.stderr}")

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 
+from mha_lesson import places
 from mha_lesson.course import paths, requirements
 from mha_lesson.course.errors import CourseError
 
@@ -25,17 +26,23 @@ AGAIN = "MHA_LESSON_STARTED_AGAIN"
 AS_IT_IS = "MHA_LESSON_ENVIRONMENT_AS_IT_IS"
 
 
-def ensure(arguments):
-    """Return if the running Python will do; otherwise start the command again in one that does."""
+def ensure(arguments, needs="lab"):
+    """Return if the running Python will do; otherwise start the command again in one that does.
+
+    needs: a key of requirements.NEEDS. A hub's kernels run in the hub's environment, so that no
+    .venv would help there: what is lacking is said.
+    """
     paths.require_course_folder()
     started_again = int(os.environ.get(AGAIN, "0"))
-    if ready():
+    if ready(needs):
         os.environ.pop(AGAIN, None)
         return
+    if places.installed() or needs == "hub":
+        raise lacking(missing(needs))
     if started_again >= 2:
         raise CourseError(
             f"The packages were installed into {paths.VENV}, yet these are not as expected: "
-            f"{', '.join(map(str, missing()))}.",
+            f"{', '.join(map(str, missing(needs)))}.",
             "delete the folder .venv and run the same command again.",
         )
     # A second try means that the stamp says "complete" and is wrong: a package was removed.
@@ -46,18 +53,24 @@ def ensure(arguments):
     start_again(arguments, started_again + 1)
 
 
-def ready():
+def ready(needs="lab"):
     """Does the running Python have it all? In our own .venv the stamp has a say too."""
     if paths.inside_venv() and not stamp_fits() and not os.environ.get(AS_IT_IS):
         return False
-    return not missing()
+    return not missing(needs)
 
 
-def missing():
+def missing(needs="lab"):
     """What the running Python lacks. The stamp of .venv may excuse a package that has no
     build for this machine (torch: lessons 00-06 work without it)."""
     excused = read_stamp().get("without", []) if paths.inside_venv() else []
-    return requirements.unmet([need for need in requirements.ranges() if need.name not in excused])
+    return requirements.unmet([need for need in requirements.ranges(needs) if need.name not in excused])
+
+
+def lacking(unmet):
+    """Where no .venv is made, nobody's environment is changed: what to install is said."""
+    wanted = " ".join(f'"{lack.requirement.name}{lack.requirement.spec}"' for lack in unmet)
+    return CourseError(f"This Python lacks {', '.join(map(str, unmet))}.", f"{sys.executable} -m pip install {wanted}")
 
 
 def venv_complete():
@@ -94,6 +107,8 @@ def read_stamp():
 
 
 def stamp_fits():
+    if not paths.REQUIREMENTS.is_file():  # an installed package: there is no .venv of its own
+        return False
     return read_stamp().get("requirements") == fingerprint()
 
 
@@ -133,5 +148,4 @@ def run_and_wait(command, environment):
 
 def course_first(pythonpath):
     """A PYTHONPATH with the course in front, so that it is found from any folder."""
-    others = [part for part in (pythonpath or "").split(os.pathsep) if part and part != str(paths.ROOT)]
-    return os.pathsep.join([str(paths.ROOT), *others])
+    return places.first_in_path(paths.ROOT, pythonpath)

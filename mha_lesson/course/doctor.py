@@ -9,10 +9,10 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from typing import NamedTuple
 
-from mha_lesson.course import bootstrap, install, notebook, paths, requirements
+from mha_lesson import places
+from mha_lesson.course import bootstrap, copies, install, kernel, notebook, paths, pip_help, requirements
 from mha_lesson.course.paths import COMMAND
 
 ROOMY = 10_000_000_000  # bytes: enough for a CUDA build of torch
@@ -56,10 +56,15 @@ def run(arguments):
 def look_from_inside_venv(arguments):
     """The Python that will run the lessons is the one to examine."""
     started_again = os.environ.pop(bootstrap.AGAIN, None)
-    if started_again or paths.inside_venv() or bootstrap.ready():
+    if started_again or paths.inside_venv() or environment_will_do():
         return
     if bootstrap.venv_complete():
         bootstrap.start_again(arguments, 1)
+
+
+def environment_will_do():
+    """As it is now: on a hub without torch, too, since no .venv would help there."""
+    return bootstrap.ready("hub" if copies.on_a_hub() else "lab")
 
 
 # --- the machine ------------------------------------------------------------------------
@@ -77,7 +82,7 @@ def python():
 def disk():
     free = shutil.disk_usage(paths.ROOT).free
     text = f"{free / 1e9:.1f} GB free on the disk of the course"
-    if bootstrap.venv_complete() or bootstrap.ready():
+    if bootstrap.venv_complete() or environment_will_do():
         yield ok(text) if free > 200e6 else fail(text, "free some space: notebooks are saved here.")
     elif free < install.SPACE_NEEDED:
         yield fail(text, f"free some space: installing takes about {install.SPACE_NEEDED / 1e9:.1f} GB.")
@@ -87,20 +92,24 @@ def disk():
         yield ok(text)
 
 
+def path():
+    """Windows' longest path, before 122 MB of torch have been downloaded in vain."""
+    if problem := install.path_problem():
+        yield fail(*problem)
+
+
 def writable():
-    for folder in (paths.ROOT, paths.NOTEBOOKS):
-        if not folder.is_dir():
-            continue
-        try:
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            yield fail(
-                f"{folder} may not be written ({error.strerror})",
-                "copy the course's folder to a place of your own (your home, say).",
-            )
-            return
-    yield ok("the course's folder may be written")
+    """Where your copies of the lessons go; without an environment of your own, .venv goes beside them."""
+    folder = copies.folder()
+    place = folder if folder.is_dir() else folder.parent
+    if not copies.may_write(place):
+        yield fail(f"{place} may not be written", "make it writable: your copies of the lessons go there.")
+    elif places.installed() or copies.may_write(paths.ROOT):
+        yield ok(f"{place} may be written")
+    elif environment_will_do():
+        yield note(f"{paths.ROOT} may not be written: your copies of the lessons go to {folder}")
+    else:
+        yield fail(f"{paths.ROOT} may not be written", "copy it to a place of your own (your home, say).")
 
 
 # --- the packages -------------------------------------------------------------------------
@@ -108,9 +117,11 @@ def writable():
 
 def where():
     """Which environment the lessons will use."""
-    if paths.inside_venv():
+    if places.installed():
+        yield ok(f"the course is installed in {places.PACKAGE}")
+    elif paths.inside_venv():
         yield from state_of_venv("this is the course's own environment, .venv")
-    elif bootstrap.ready():
+    elif environment_will_do():
         yield ok(f"using the environment that runs now: {sys.prefix}")
     elif not paths.VENV.exists():
         yield fail("the packages are not installed yet", f"{COMMAND} lab installs them into .venv (once).")
@@ -127,26 +138,52 @@ def state_of_venv(text):
 
 def packages():
     """One line for each package; silent where nothing is installed yet (`where` says so)."""
-    if not (paths.inside_venv() or bootstrap.ready()):
+    if not (paths.inside_venv() or environment_will_do() or places.installed()):
         return
-    ranges = {need.name: need for need in requirements.ranges()}
-    for pin in requirements.pins():
-        yield package(pin, ranges.get(pin.name, pin))
+    ranges = requirements.together(requirements.ranges("test"))
+    pins = requirements.pins() if paths.REQUIREMENTS.is_file() else []
+    if not pins:  # an installed package has only ranges
+        pins = [requirements.Requirement(name, spec, "") for name, spec in ranges.items()]
+    needed = {need.name for need in requirements.ranges("hub" if no_venv() else "lab")}
+    for pin in pins:
+        if pin.name in needed:
+            yield package(pin, pin._replace(spec=ranges.get(pin.name, pin.spec)))
+    yield from not_needed([need for need in requirements.ranges("test") if need.name not in needed])
+
+
+def not_needed(needs):
+    """What is missing and stops no lesson of 00-06: one line each for torch's part, and for the tests'."""
+    lacks = [lack.requirement.name for lack in requirements.unmet(needs)]
+    if no_venv() and requirements.installed("torch") is None:
+        yield note("torch is not installed: lessons 00-06 work without it; pip install torch safetensors adds the rest")
+    if tools := [name for name in lacks if name not in ("torch", "safetensors")]:
+        yield note(f"only {COMMAND} test needs these, which are missing or too old: {', '.join(tools)}")
+
+
+def no_venv():
+    """Where `lab` makes no .venv: an installed package, and a hub, whose kernels run in its own environment."""
+    return places.installed() or copies.on_a_hub()
 
 
 def package(pin, allowed):
     version = requirements.installed(pin.name)
     if not requirements.applies(pin):
-        return note(f"{pin.name} has no build for this machine; lessons 00-06 work without it")
+        return note(f"{pip_help.no_torch()} Lessons 00-06 work without it")
     if version is None:
         if pin.name == "torch" and "torch" in bootstrap.read_stamp().get("without", []):
-            return note("torch has no build for this machine; lessons 00-06 work without it")
-        return fail(f"{pin.name} is not installed", f"{COMMAND} lab installs it.")
+            return note(f"{pip_help.no_torch()} Lessons 00-06 work without it")
+        return fail(f"{pin.name} is not installed", mend_package(allowed))
     if requirements.satisfies(version, pin.spec):
         return ok(f"{pin.name} {version}")
     if requirements.satisfies(version, allowed.spec):
         return ok(f"{pin.name} {version} (the stored outputs were made with {pin.spec[2:]})")
-    return fail(f"{pin.name} {version}, expected {allowed.spec}", f"{COMMAND} lab installs {pin.spec[2:]} into .venv.")
+    return fail(f"{pin.name} {version}, expected {allowed.spec}", mend_package(allowed))
+
+
+def mend_package(allowed):
+    if no_venv():
+        return f'"{sys.executable}" -m pip install "{allowed.name}{allowed.spec}"'
+    return f"{COMMAND} lab installs what the course was made with into .venv."
 
 
 TORCH = """
@@ -198,7 +235,6 @@ def notebooks():
         yield fail(f"{paths.START.name} is missing", "get a fresh copy of the course.")
     if not broken:
         yield ok(f"{len(files)} notebooks, all readable")
-    yield from trust(files)
 
 
 def unreadable(file):
@@ -210,22 +246,33 @@ def unreadable(file):
 
 
 def restore(file):
-    return f"git checkout -- notebooks/{file.name} brings back the course's own (your changes in it are lost)."
+    return f"{places.mend(f'notebooks/{file.name}')} (your changes in it are lost)."
 
 
-def trust(files):
-    """JupyterLab shows the interactive outputs of a notebook only after you ran it yourself."""
-    try:
-        import nbformat
-        from nbformat.sign import NotebookNotary
+def own_copies():
+    """What `lab` opens: a line on how your copies stand."""
+    yield note(copies.standing(copies.folder()))
 
-        notary = NotebookNotary()
-        new = [file.stem for file in files if not notary.check_signature(nbformat.read(file, as_version=4))]
-        notary.store.close()
-    except Exception:  # not installed, no home to keep signatures in, a broken notebook:
-        return  # a note is not worth a crash, and `unreadable` has named what is broken
-    if new:
-        yield note(f"{len(new)} of {len(files)} notebooks were not run by you yet: widgets appear when you run them")
+
+def import_in_a_kernel():
+    """A real kernel, started as a server starts it that knows nothing of the course."""
+    if not (places.installed() or paths.inside_venv() or environment_will_do()):
+        return  # `where` says what comes first
+    place = copies.folder() if copies.folder().is_dir() else paths.NOTEBOOKS
+    answer = kernel.ask(place)
+    if answer.right:
+        yield ok("a notebook's kernel starts, and imports the course")
+    elif not answer.python:
+        yield fail(
+            f"no kernel starts: {answer.said}", f"{COMMAND} lab mends the packages of .venv; else install ipykernel."
+        )
+    else:
+        said = f"it finds another copy, in {answer.found}" if answer.found else answer.said
+        yield fail(f"a notebook's kernel does not import the course: {said}", mend_import(answer))
+
+
+def mend_import(answer):
+    return f"start {COMMAND} lab once, or: {kernel.mend(answer)}"
 
 
 def changed_notebooks():
@@ -240,4 +287,16 @@ def changed_notebooks():
         yield note("changed by you: " + ", ".join(sorted(names)))
 
 
-CHECKS = (python, disk, writable, where, packages, torch, notebooks, changed_notebooks)
+CHECKS = (
+    python,
+    disk,
+    path,
+    writable,
+    where,
+    packages,
+    torch,
+    notebooks,
+    own_copies,
+    import_in_a_kernel,
+    changed_notebooks,
+)

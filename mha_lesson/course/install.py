@@ -21,6 +21,9 @@ LOCK = ".venv.lock"  # beside .venv, which may be made anew
 # In .venv while pip works. Found at the next start, it says that pip was killed: then a
 # package may be there in part, and pip would take it for whole. (Downloads stay cached.)
 UNFINISHED = "mha_lesson_install_unfinished"
+# A path on Windows has 259 characters, unless long ones are enabled. \.venv\Lib\site-packages\ are 25 of
+# them, and the longest name in torch's wheel 167.
+LONGEST_FOLDER = 259 - 25 - 167
 SPACE_NEEDED = 1_800_000_000  # bytes; 1.3-1.6 GB were measured without a CUDA build
 
 
@@ -43,6 +46,8 @@ def build():
 
 
 def build_alone():
+    if problem := path_problem():
+        raise CourseError(*problem)
     if not bootstrap.venv_runs() or (paths.VENV / UNFINISHED).exists():
         make_venv()
     pip = pip_command()
@@ -87,6 +92,32 @@ def lock(descriptor):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+# --- the folder ----------------------------------------------------------------------------
+
+
+def path_problem(windows=os.name == "nt"):
+    """(what, mend) if the packages' files will not fit into Windows' longest path; else None."""
+    length = len(str(paths.ROOT))
+    if not windows or length <= LONGEST_FOLDER or long_paths_enabled():
+        return None
+    return (
+        f"The course's folder has {length} characters in its path, Windows allows {LONGEST_FOLDER} here: {paths.ROOT}.",
+        r"move it to a short path such as C:\mha, or enable long paths in Windows, and run the same command again.",
+    )
+
+
+def long_paths_enabled():
+    """Windows' own switch; off unless somebody has turned it on."""
+    try:
+        import winreg
+
+        key = winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SYSTEM\CurrentControlSet\Control\FileSystem")
+        with key:
+            return winreg.QueryValueEx(key, "LongPathsEnabled")[0] == 1
+    except (ImportError, OSError):
+        return False
+
+
 # --- the environment -----------------------------------------------------------------
 
 
@@ -122,11 +153,18 @@ def debian_hint():
     return f"on Debian or Ubuntu: sudo apt install python{major}.{minor}-venv; then run the same command again."
 
 
-def link_course():
-    """Let every program that uses .venv (an editor, say) find `mha_lesson`. The path in the
-    file is relative, so the course's folder may be moved."""
-    for site in [*paths.VENV.glob("lib/python*/site-packages"), *paths.VENV.glob("Lib/site-packages")]:
-        (site / LINK).write_text(os.path.relpath(paths.ROOT, site) + "\n", encoding="ascii")
+def link_course(sites=None):
+    """Let every program that uses these site-packages (an editor, say) find `mha_lesson`; those of .venv
+    if none are named. There the path is relative, so that the course's folder may be moved."""
+    if sites is None:
+        for site in [*paths.VENV.glob("lib/python*/site-packages"), *paths.VENV.glob("Lib/site-packages")]:
+            (site / LINK).write_text(os.path.relpath(paths.ROOT, site) + "\n", encoding="ascii")
+        return
+    # Python reads the file in the system's encoding, whichever that is. So it holds plain letters alone.
+    path = str(paths.ROOT)
+    line = path if path.isascii() else f"import sys; sys.path.append({path!a})"
+    for site in sites:
+        (site / LINK).write_text(line + "\n", encoding="ascii")
 
 
 def explain_os_error(error):
@@ -184,7 +222,7 @@ def install_requirements(pip):
             if not pip_help.lacks("torch", failure.lines):
                 raise
             without = ["torch"]
-            print("torch has no build for this machine: going on without it. Lessons 00-06 work.", flush=True)
+            print(f"{pip_help.no_torch()} Going on without it: lessons 00-06 work.", flush=True)
             run_pip(pip, requirements_without_torch())
     except PipFailed as failure:
         if before and not failure.touched:

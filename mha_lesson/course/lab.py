@@ -1,24 +1,78 @@
-"""Open JupyterLab at the first notebook."""
+"""Open JupyterLab at the learner's copy of the first lesson."""
 
 import os
 import sys
+from pathlib import Path
 
-from mha_lesson.course import bootstrap, paths
+from mha_lesson import places
+from mha_lesson.course import bootstrap, copies, kernel, paths, requirements
+from mha_lesson.course.errors import CourseError
 
 
-def run(extra, browser=True):
-    """Become JupyterLab. It writes a notebook only when you save it, or when its own autosave does."""
-    if os.environ.get("JUPYTERHUB_SERVICE_PREFIX"):
-        print("This already runs inside a JupyterHub: open notebooks/00_start_here.ipynb in the file list on the left.")
+def run(extra, browser=True, fresh=(), original=False):
+    """Become JupyterLab. The stored notebooks stay as they are: it opens copies (copies.py)."""
+    say_versions()
+    folder = paths.NOTEBOOKS if original else own_copies(fresh)
+    if not paths.inside_venv() and not places.installed():
+        make_findable(folder, beside=not original)
+    if copies.on_a_hub():
+        print(f"This already runs inside a JupyterHub: open {as_in_the_list(folder)} in the file list on the left.")
         return 0
-    start(command(extra, browser), environment())
+    start(command(folder, extra, browser), environment())
     return 0
 
 
-def command(extra, browser=True):
+def own_copies(fresh):
+    """The folder with the learner's copies, made or brought up to date."""
+    folder = copies.folder()
+    for line in copies.news(copies.prepare(folder, fresh), folder):
+        print(line)
+    return folder
+
+
+def make_findable(folder, beside):
+    """In an environment that is not the course's own, notebooks have to find the course as well."""
+    if line := kernel.make_findable(folder, beside):
+        print(line)
+    if not copies.on_a_hub():
+        return  # the server that starts now is told where the course is
+    answer = kernel.ask(folder)
+    if beside and answer.python and not answer.right:  # the hub's kernels are another Python than this one
+        kernel.stand_in(folder)
+        answer = kernel.ask(folder)
+    if not answer.right:
+        said = answer.said or f"it found {answer.found}"
+        raise CourseError(f"A notebook could not import the course: {said}.", kernel.mend(answer))
+
+
+def as_in_the_list(folder):
+    """The first lesson as the file list of a hub shows it: it starts at the home."""
+    file = folder / paths.START.name
+    return file.relative_to(Path.home()).as_posix() if file.is_relative_to(Path.home()) else str(file)
+
+
+def say_versions():
+    """Your own environment may differ from the one that the stored outputs were made in: one line, if so."""
+    if paths.inside_venv() or not paths.REQUIREMENTS.is_file():
+        return
+    needed = {need.name for need in requirements.ranges("lab")}
+    lacks = requirements.unmet(requirements.pins())
+    other = [str(lack) for lack in lacks if lack.found and lack.requirement.name in needed]
+    if other:
+        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+        print(
+            f"note: using your own environment, {sys.prefix}, with other versions than the stored outputs: "
+            f"{other[0]}{more}. {paths.COMMAND} doctor lists them."
+        )
+
+
+def command(folder, extra, browser=True):
+    """The server starts in the course's folder if the lessons are in it, so that its files can be read, too."""
+    inside = not places.installed() and folder.is_relative_to(paths.ROOT)
+    root = paths.ROOT if inside else folder
     options = [
-        f"--ServerApp.root_dir={paths.ROOT}",
-        "--LabApp.default_url=" + first_page(),
+        f"--ServerApp.root_dir={root}",
+        "--LabApp.default_url=" + first_page(folder, root),
         "--log-level=WARN",  # only the address, and what goes wrong
         # No request leaves the machine, and no "would you like news?" stands in the way.
         "--LabApp.news_url=None",
@@ -31,10 +85,9 @@ def command(extra, browser=True):
     return [sys.executable, "-m", "jupyterlab", *options, *extra]
 
 
-def first_page():
-    if not paths.START.is_file():
-        return "/lab"
-    return "/lab/tree/" + paths.START.relative_to(paths.ROOT).as_posix()
+def first_page(folder, root):
+    file = folder / paths.START.name
+    return "/lab/tree/" + file.relative_to(root).as_posix() if file.is_file() else "/lab"
 
 
 def environment():
@@ -43,11 +96,17 @@ def environment():
         "PYTHONPATH": bootstrap.course_first(os.environ.get("PYTHONPATH")),
         # A kernel of the same name in your home must not win over this environment's.
         "JUPYTER_PREFER_ENV_PATH": "1",
+        # Windows' own letters are not those of the lessons.
+        "PYTHONUTF8": os.environ.get("PYTHONUTF8", "1"),
     }
 
 
 def start(command, environment):
-    print("Starting JupyterLab. To stop it: Ctrl-C here, twice.", flush=True)
+    print(
+        "Starting JupyterLab. To stop it: Ctrl-C here, twice.\n"
+        "Each open lesson keeps memory of its own: File > Close and Shut Down Notebook when you are done with one.",
+        flush=True,
+    )
     if os.name != "nt":
         os.execve(command[0], command, environment)
     sys.exit(bootstrap.run_and_wait(command, environment))

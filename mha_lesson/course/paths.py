@@ -2,20 +2,18 @@
 
 import os
 import sys
-from pathlib import Path
 
+from mha_lesson import places
 from mha_lesson.course.errors import CourseError
+from mha_lesson.places import COMMAND as COMMAND
+from mha_lesson.places import ROOT, Path
 
-ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = ROOT / "notebooks"
+NOTEBOOKS = places.folder("notebooks")
 TESTS = ROOT / "tests"
 VENV = ROOT / ".venv"
 REQUIREMENTS = ROOT / "requirements.txt"
 PYPROJECT = ROOT / "pyproject.toml"
 START = NOTEBOOKS / "00_start_here.ipynb"
-
-# How to type the command on this system, for messages.
-COMMAND = "py -m mha_lesson" if os.name == "nt" else "python3 -m mha_lesson"
 
 
 def venv_python():
@@ -29,12 +27,22 @@ def inside_venv():
 
 
 def require_course_folder():
-    """The commands work on a copy of the course, not on an installed package alone."""
-    if not REQUIREMENTS.is_file():
+    """In a clone the course's files lie beside the package; an installed one has brought its own."""
+    if not places.installed() and not REQUIREMENTS.is_file():
         raise CourseError(
             f"Expected the course's files beside the package, in {ROOT}, but requirements.txt is not there.",
             "run this command inside the course's folder (the one with notebooks/ and README.md).",
         )
+
+
+def require_clone(word):
+    """What looks after the course itself works on its folder, not on an installed package."""
+    if places.installed():
+        raise CourseError(
+            f"{word} needs a clone of the course; this is the installed package, which has no tests/.",
+            f"clone the course's repository, and run {COMMAND} {word} in its folder.",
+        )
+    require_course_folder()
 
 
 def notebook_files():

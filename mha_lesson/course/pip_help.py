@@ -4,7 +4,9 @@ pip's own last lines are written for people who package software. This file look
 the few causes that learners meet and says them in one line each.
 """
 
+import platform
 import re
+import sys
 from typing import NamedTuple
 
 
@@ -94,3 +96,21 @@ def lacks(package, lines):
     missing = re.search(rf"no matching distribution found for {package}\b", output, re.IGNORECASE)
     found_others = re.search(r"^\s*(downloading|using cached|processing) ", output, re.IGNORECASE | re.MULTILINE)
     return bool(missing and found_others)
+
+
+OLDEST_MACOS = 14  # of torch's builds for Apple silicon
+
+
+def no_torch():
+    """Why torch is not to be had here, and the way round it where there is one."""
+    machine = platform.machine()
+    if sys.platform == "darwin" and machine == "arm64":
+        version = platform.mac_ver()[0]
+        if version and int(version.split(".")[0]) < OLDEST_MACOS:
+            return f"torch needs macOS {OLDEST_MACOS} or newer, this is {version}."
+    if sys.platform == "win32" and machine.upper() == "ARM64":
+        return (
+            "torch has no build for Windows on ARM; with an x64 Python, which runs there too, "
+            "pip install torch adds it afterwards."
+        )
+    return "torch has no build for this machine."

@@ -4,7 +4,10 @@ Two files say what is needed, for two purposes:
 
 - `requirements.txt` pins exact versions: they are installed into `.venv`.
 - `pyproject.toml` gives ranges: an environment of your own (conda, a hub, Binder)
-  that lies within them is used as it is.
+  that lies within them is used as it is. An installed package carries them in its metadata.
+
+To look at the lessons takes less than to test them; NEEDS says which of the extras of
+`pyproject.toml` a command asks for.
 """
 
 import os
@@ -24,6 +27,9 @@ LINE = re.compile(
         \s*(?:\#.*)?$""",
     re.VERBOSE,
 )
+
+
+NEEDS = {"hub": (), "lab": ("torch",), "test": ("torch", "dev")}
 
 
 class Requirement(NamedTuple):
@@ -57,10 +63,29 @@ def pins(path=REQUIREMENTS):
     return [found for line in lines if (found := parse(line))]
 
 
-def ranges(path=PYPROJECT):
-    """The ranges in pyproject.toml."""
+def ranges(needs="lab", path=None):
+    """The ranges that a command asks for: the base, and the extras that NEEDS names."""
+    path = path or PYPROJECT
+    if not path.is_file():
+        return installed_ranges()
     project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
-    return [parse(line) for line in project["dependencies"]]
+    extras = project.get("optional-dependencies", {})
+    lines = [*project["dependencies"], *(line for extra in NEEDS[needs] for line in extras.get(extra, []))]
+    return [parse(line) for line in lines]
+
+
+def installed_ranges():
+    """The base as the metadata of the installed package names it: who left torch out has lessons 00-06."""
+    needs = [parse(line) for line in metadata.requires("mha-lesson") or []]
+    return [need for need in needs if "extra" not in need.marker]
+
+
+def together(needs):
+    """{name: all that is asked of it on this machine}, such as {"numpy": ">=2.1,>=2.4"}."""
+    specs = {}
+    for need in filter(applies, needs):
+        specs[need.name] = ",".join(filter(None, [specs.get(need.name), need.spec]))
+    return specs
 
 
 def marker_names():

@@ -14,7 +14,7 @@
     results.py        what comparing their variants gave, recorded
     command.py        the command line
 
-`python3 -m mha_lesson.models` lists the tasks; `python3 -m mha_lesson.models NAME` trains one.
+`python3 -m mha_lesson train` lists the tasks; `python3 -m mha_lesson train NAME` trains one.
 """
 
 from importlib import import_module

@@ -1,9 +1,9 @@
 """The command line of the small models.
 
-    python3 -m mha_lesson.models                 what there is to train
-    python3 -m mha_lesson.models speech          trains it, shows its scores, and asks nothing
-    python3 -m mha_lesson.models speech --variant "1 head" --seed 3
-    python3 -m mha_lesson.models sweep speech    trains every variant with several seeds, for lesson 10
+    python3 -m mha_lesson train                 what there is to train
+    python3 -m mha_lesson train speech          trains it, shows its scores, and asks nothing
+    python3 -m mha_lesson train speech --variant "1 head" --seed 3
+    python3 -m mha_lesson train sweep speech    trains every variant with several seeds, for lesson 10
 
 A stopped run goes on where it was when the same command is given again; --fresh starts anew.
 Nothing in the course's folder is overwritten: results go to the folder named by --to, which is
@@ -17,26 +17,37 @@ import sys
 import time
 from pathlib import Path
 
+from mha_lesson import places
 from mha_lesson.models import TASK_NAMES, get_task
 
 SEEDS = (0, 1, 2)
+AGAIN = "import sys; from mha_lesson.models.command import main; sys.exit(main())"
+
+EXAMPLES = f"""examples:
+  {places.COMMAND} train                                (what there is to train)
+  {places.COMMAND} train speech
+  {places.COMMAND} train speech --variant "1 head" --seed 3
+  {places.COMMAND} train sweep digits --seeds 0 1       (every variant, each in a process of its own)
+"""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Do what the command line says. Gives the exit status."""
     arguments = sys.argv[1:] if argv is None else argv
+    many = arguments[:1] == ["sweep"]
+    options = None
+    if arguments:  # read before torch is asked for: the help needs none
+        options = (sweep_parser() if many else train_parser()).parse_args(arguments[many:])
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError:
         print("The small models need PyTorch, and this Python has none: pip install torch", file=sys.stderr)
         return 1
-    if not arguments:
+    if options is None:
         print(overview())
         return 0
     try:
-        if arguments[0] == "sweep":
-            return sweep(sweep_parser().parse_args(arguments[1:]))
-        return train_one(train_parser().parse_args(arguments))
+        return sweep(options) if many else train_one(options)
     except KeyboardInterrupt:
         print("\nStopped. The same command goes on from the last hundred steps.", file=sys.stderr)
         return 130
@@ -44,17 +55,21 @@ def main(argv: list[str] | None = None) -> int:
 
 def overview() -> str:
     """All tasks with what they are."""
-    lines = ["python3 -m mha_lesson.models NAME   trains one of these:", ""]
+    lines = [f"{places.COMMAND} train NAME   trains one of these:", ""]
     for name in TASK_NAMES:
         task = get_task(name)
         steps = task.shipped_steps or task.steps
         lines.append(f"  {name:10}  {task.title}  ({steps} steps)")
-    lines += ["", "python3 -m mha_lesson.models sweep NAME   compares its variants (long)", "-h   all options"]
+    lines += ["", f"{places.COMMAND} train sweep NAME   compares its variants (long)", "-h   all options"]
     return "\n".join(lines)
 
 
 def _common(command: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python3 -m mha_lesson.models {command}".rstrip())
+    parser = argparse.ArgumentParser(
+        prog=f"{places.COMMAND} train {command}".rstrip(),
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("name", choices=TASK_NAMES, metavar="NAME", help=", ".join(TASK_NAMES))
     parser.add_argument("--steps", type=_positive, help="steps of training")
     parser.add_argument("--to", type=Path, default=Path("trained"), metavar="FOLDER", help="where results go")
@@ -123,7 +138,7 @@ def train_one(options) -> int:
         "scores": {k: round(v, 4) for k, v in task.scores(model).items()},
         "forward_ms": round(forward_time(task, model, device) * 1e3, 2),
         "peak_mb": None if before is None else round(after - before, 1),
-        "command": f'python3 -m mha_lesson.models {task.name} --variant "{name}" --seed {options.seed} --steps {steps}',
+        "command": f'python3 -m mha_lesson train {task.name} --variant "{name}" --seed {options.seed} --steps {steps}',
         **training.circumstances(device),
     }
     path = options.to / f"{stem}.safetensors"
@@ -133,12 +148,12 @@ def train_one(options) -> int:
 
 
 class Bar:
-    """A progress bar with the loss; called as watch(step, loss, model)."""
+    """A progress bar with the loss, on a terminal; called as watch(step, loss, model)."""
 
     def __init__(self, steps: int, title: str, quiet: bool):
         from tqdm import tqdm
 
-        self.bar = tqdm(total=steps, desc=title, unit="step", disable=quiet, smoothing=0.05)
+        self.bar = tqdm(total=steps, desc=title, unit="step", disable=quiet or None, smoothing=0.05)
 
     def __call__(self, step: int, loss: float, model) -> None:
         self.bar.update(step - self.bar.n)
@@ -191,6 +206,8 @@ def report(facts: dict, path: Path) -> str:
 
 def sweep(options) -> int:
     """Every variant with every seed, each in a fresh process with one thread; rows that exist are kept."""
+    from tqdm import tqdm
+
     task = get_task(options.name)
     names = options.variants or [v for v in task.variants if not (task.shipped_steps and v == task.shipped)]
     unknown = [v for v in names if v not in task.variants]
@@ -204,22 +221,20 @@ def sweep(options) -> int:
     if len(rows) < len(stored):
         print(f"{path.name}: {len(stored) - len(rows)} runs of another length are left out")
     done = {(r["variant_name"], r["seed"]) for r in rows}
-    for seed in options.seeds:
-        for variant in names:
-            if (variant, seed) not in done:
-                rows.append(fresh_run(task.name, variant, seed, steps, options.to))
-                done.add((variant, seed))
-                write_rows(path, task, rows)
-                print(f"{variant:24} seed {seed}  {rows[-1]['scores']}  {rows[-1]['cpu_seconds']} s", flush=True)
+    left = {(variant, seed): None for seed in options.seeds for variant in names if (variant, seed) not in done}
+    for variant, seed in (bar := tqdm(list(left), desc=task.name, unit="run", disable=None)):  # None: on a terminal
+        rows.append(fresh_run(task.name, variant, seed, steps, options.to))
+        write_rows(path, task, rows)
+        bar.write(f"{variant:24} seed {seed}  {rows[-1]['scores']}  {rows[-1]['cpu_seconds']} s")
     print(f"{len(rows)} rows: {path}")
     return 0
 
 
 def fresh_run(name: str, variant: str, seed: int, steps: int, folder: Path) -> dict:
     """The facts of one training run in a process of its own."""
-    command = [sys.executable, "-m", "mha_lesson.models", name, "--variant", variant, "--seed", str(seed)]
+    command = [sys.executable, "-c", AGAIN, name, "--variant", variant, "--seed", str(seed)]
     command += ["--steps", str(steps), "--to", str(folder / "sweep"), "--threads", "1", "--device", "cpu", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, env=places.child_environment(), capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{name}, {variant}, seed {seed} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -232,7 +247,7 @@ def write_rows(path: Path, task, rows: list[dict]) -> None:
         "title": task.title,
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
-        "command": f"python3 -m mha_lesson.models sweep {task.name}",
+        "command": f"python3 -m mha_lesson train sweep {task.name}",
         "rows": rows,
     }
     path.parent.mkdir(parents=True, exist_ok=True)

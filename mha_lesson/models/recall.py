@@ -209,6 +209,6 @@ def load_variant(variant: str, *, dtype: torch.dtype = torch.float64, folder=STO
         raise ValueError(
             f"{path.name}: expected trained weights, got {'damaged ones' if path.exists() else 'no such file'}. "
             f"Get them back with `git checkout -- data/models/{path.name}`, or train again: "
-            f'python3 -m mha_lesson.models recall --variant "{variant}"'
+            f'python3 -m mha_lesson train recall --variant "{variant}"'
         ) from None
     return model.to(dtype).eval(), facts

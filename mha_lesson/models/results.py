@@ -4,7 +4,7 @@
     rows[0]["variant_name"], rows[0]["seed"], rows[0]["scores"]["accuracy"], rows[0]["cpu_seconds"]
     for row in summary("speech"): print(row.name, row.mean, row.low, row.high)
 
-`python3 -m mha_lesson.models sweep speech` measures anew. Needs no PyTorch.
+`python3 -m mha_lesson train sweep speech` measures anew. Needs no PyTorch.
 """
 
 import copy

@@ -36,7 +36,7 @@ STORED = FOLDER / "models"  # trained weights that come with the course
 class Task:
     """Something to learn. A subclass fills in the rest.
 
-    name          what `python3 -m mha_lesson.models NAME` calls it
+    name          what `python3 -m mha_lesson train NAME` calls it
     title         one line for people
     metric        what its first score is, e.g. "accuracy"
     higher_is_better
@@ -240,7 +240,7 @@ def load(name: str, *, dtype: torch.dtype = torch.float64, folder: Path = STORED
 def mend(path: Path) -> str:
     """What to do about a file of weights that is missing or damaged."""
     back = f"Get it back with `git checkout -- data/models/{path.name}`"
-    return f"{back}, or train it again: python3 -m mha_lesson.models {path.stem}"
+    return f"{back}, or train it again: python3 -m mha_lesson train {path.stem}"
 
 
 def read(path: Path | str) -> tuple[dict[str, Tensor], dict]:

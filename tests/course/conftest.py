@@ -17,6 +17,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "START", root / "notebooks" / "00_start_here.ipynb")
     monkeypatch.setattr(paths, "VENV", root / ".venv")
     monkeypatch.setattr(paths, "REQUIREMENTS", root / "requirements.txt")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))  # the same on Windows
+    monkeypatch.delenv("JUPYTERHUB_SERVICE_PREFIX", raising=False)
     for name in (bootstrap.AGAIN, bootstrap.AS_IT_IS):
         monkeypatch.delenv(name, raising=False)
     return root

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mha_lesson import places
 from mha_lesson.course import bootstrap, install, paths, requirements
 from mha_lesson.course.errors import CourseError
 from tests.course.helpers import posix
@@ -21,9 +22,9 @@ def decide(folder, monkeypatch):
 
     def run(ready, complete, times=None):
         did = []
-        monkeypatch.setattr(bootstrap, "ready", lambda: ready)
+        monkeypatch.setattr(bootstrap, "ready", lambda needs: ready)
         monkeypatch.setattr(bootstrap, "venv_complete", lambda: complete)
-        monkeypatch.setattr(bootstrap, "missing", lambda: ["numpy>=2.1 (not installed)"])
+        monkeypatch.setattr(bootstrap, "missing", lambda needs: ["numpy>=2.1 (not installed)"])
         monkeypatch.setattr(install, "build", lambda: did.append("build"))
         monkeypatch.setattr(bootstrap, "start_again", lambda arguments, n: did.append(f"start {arguments} {n}"))
         if times is not None:
@@ -62,7 +63,7 @@ def test_outside_the_course_folder_is_said(folder):
 def test_inside_our_venv_the_stamp_decides_too(folder, monkeypatch):
     paths.VENV.mkdir()
     monkeypatch.setattr(sys, "prefix", str(paths.VENV))
-    monkeypatch.setattr(requirements, "ranges", lambda: [])
+    monkeypatch.setattr(requirements, "ranges", lambda needs: [])
     assert not bootstrap.ready()
     bootstrap.write_stamp()
     assert bootstrap.ready()
@@ -75,7 +76,7 @@ def test_inside_our_venv_the_stamp_decides_too(folder, monkeypatch):
 def test_the_stamp_may_excuse_torch(folder, monkeypatch):
     paths.VENV.mkdir()
     monkeypatch.setattr(sys, "prefix", str(paths.VENV))
-    monkeypatch.setattr(requirements, "ranges", lambda: [requirements.parse("torch>=999")])
+    monkeypatch.setattr(requirements, "ranges", lambda needs: [requirements.parse("torch>=999")])
     assert [lack.requirement.name for lack in bootstrap.missing()] == ["torch"]
     bootstrap.write_stamp(without=["torch"])
     assert bootstrap.missing() == []
@@ -126,3 +127,27 @@ def test_the_course_comes_first_in_the_path(folder):
 
 def test_windows_waits_for_the_child_and_gives_its_exit_code():
     assert bootstrap.run_and_wait([sys.executable, "-S", "-c", "import sys; sys.exit(7)"], dict(os.environ)) == 7
+
+
+def test_on_a_hub_no_venv_is_made(folder, monkeypatch):
+    monkeypatch.setattr(install, "build", lambda: pytest.fail("installed something"))
+    asked = []
+    monkeypatch.setattr(requirements, "ranges", lambda needs: asked.append(needs) or [requirements.parse("nowhere>=1")])
+    with pytest.raises(CourseError, match=r"This Python lacks nowhere>=1.*pip install \"nowhere>=1\""):
+        bootstrap.ensure(["lab"], "hub")
+    assert set(asked) == {"hub"}
+
+
+def test_an_installed_package_installs_nothing_and_says_what_it_lacks(folder, tmp_path, monkeypatch):
+    paths.REQUIREMENTS.unlink()
+    monkeypatch.setattr(places, "SHIPPED", tmp_path)
+    monkeypatch.setattr(install, "build", lambda: pytest.fail("installed something"))
+    needs = [requirements.parse(line) for line in ("numpy>=2.1", "nowhere-to-be-found>=1.2")]
+    monkeypatch.setattr(requirements, "ranges", lambda needs_: needs)
+    assert not bootstrap.venv_complete()
+    with pytest.raises(CourseError) as caught:
+        bootstrap.ensure(["lab"])
+    assert caught.value.what == "This Python lacks nowhere-to-be-found>=1.2 (not installed)."
+    assert caught.value.mend == f'{sys.executable} -m pip install "nowhere-to-be-found>=1.2"'
+    monkeypatch.setattr(requirements, "ranges", lambda needs_: needs[:1])
+    assert bootstrap.ensure(["lab"]) is None

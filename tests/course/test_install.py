@@ -82,7 +82,7 @@ def test_without_a_build_of_torch_the_rest_is_installed(folder, tmp_path, capsys
     assert bootstrap.read_stamp()["without"] == ["torch"]
     second = Path(calls.read_text().splitlines()[1])
     assert second.read_text(encoding="utf-8") == "numpy==2.4.6\n"
-    assert "Lessons 00-06 work" in capsys.readouterr().out
+    assert "lessons 00-06 work" in capsys.readouterr().out
 
 
 def test_an_interrupted_install_leaves_no_pip_behind(folder, tmp_path, monkeypatch):
@@ -208,6 +208,29 @@ def test_errors_of_the_system_come_with_their_mend(folder, monkeypatch, number, 
     with pytest.raises(CourseError, match=words) as caught:
         install.build()
     assert caught.value.mend
+
+
+@pytest.mark.parametrize(
+    ("length", "windows", "long", "fits"),
+    [(67, True, False, True), (68, True, False, False), (68, True, True, True), (68, False, False, True)],
+)
+def test_a_path_too_long_for_windows_is_noticed(folder, monkeypatch, length, windows, long, fits):
+    root = "C:\\Users\\Firstname\\".ljust(length, "x")
+    whole = f"{root}\\.venv\\Lib\\site-packages\\{'t' * 167}"  # the longest name in torch's wheel
+    assert (len(whole) <= 259) == (length <= 67), "Windows' own limit"
+    monkeypatch.setattr(paths, "ROOT", root)
+    monkeypatch.setattr(install, "long_paths_enabled", lambda: long)
+    problem = install.path_problem(windows)
+    assert (problem is None) == fits
+    if not fits:
+        assert "68 characters" in problem[0] and "Windows allows 67" in problem[0] and r"C:\mha" in problem[1]
+
+
+def test_a_path_too_long_is_said_before_anything_is_made(folder, monkeypatch):
+    monkeypatch.setattr(install, "path_problem", lambda: ("It is too long.", "move it."))
+    with pytest.raises(CourseError, match=r"It is too long\. To mend: move it"):
+        install.build()
+    assert not paths.VENV.exists()
 
 
 def test_the_link_to_the_course_is_relative(folder):

@@ -44,3 +44,20 @@ def test_torch_is_left_out_only_if_it_alone_is_missing():
     assert not pip_help.lacks("torch", ["ERROR: No matching distribution found for torch==2.13.0"]), "there: no network"
     assert not pip_help.lacks("torch", NO_TORCH.replace("torch==", "torchvision==").splitlines())
     assert not pip_help.lacks("torch", OFFLINE.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "macos", "said"),
+    [
+        ("darwin", "arm64", "13.6.1", "torch needs macOS 14 or newer, this is 13.6.1."),
+        ("darwin", "arm64", "14.0", "torch has no build for this machine."),
+        ("darwin", "arm64", "", "torch has no build for this machine."),
+        ("win32", "ARM64", "", "with an x64 Python, which runs there too, pip install torch adds it"),
+        ("linux", "riscv64", "", "torch has no build for this machine."),
+    ],
+)
+def test_why_there_is_no_torch(monkeypatch, system, machine, macos, said):
+    monkeypatch.setattr(pip_help.sys, "platform", system)
+    monkeypatch.setattr(pip_help.platform, "machine", lambda: machine)
+    monkeypatch.setattr(pip_help.platform, "mac_ver", lambda: (macos, ("", "", ""), machine))
+    assert said in pip_help.no_torch()

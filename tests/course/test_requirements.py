@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.markers import Marker
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from mha_lesson.course import paths, requirements
@@ -19,12 +20,55 @@ def test_every_pin_is_exact_and_says_who_needs_it():
 
 
 def test_pins_lie_in_the_ranges_and_both_files_name_the_same_packages():
-    ranges = {need.name: need for need in requirements.ranges()}
+    ranges = requirements.ranges("test")
     pins = {need.name: need for need in requirements.pins()}
-    assert set(pins) == set(ranges)
-    for name, pin in pins.items():
-        assert requirements.satisfies(pin.spec[2:], ranges[name].spec), name
-        assert pin.marker == ranges[name].marker, name
+    assert set(pins) == {need.name for need in ranges}
+    for need in ranges:
+        assert requirements.satisfies(pins[need.name].spec[2:], need.spec), need
+    markers = {need.name: need.marker for need in reversed(ranges)}  # the first of a name
+    assert {name: pin.marker for name, pin in pins.items()} == markers
+
+
+def test_the_lessons_ask_for_less_than_their_tests():
+    lab, test = ({need.name for need in requirements.ranges(word)} for word in ("lab", "test"))
+    base = {need.name for need in base_of_a_wheel()}
+    assert base < lab < test
+    assert {need.name for need in requirements.ranges("hub")} == base
+    assert lab - base == {"torch", "safetensors"} and {"pytest", "ruff", "mypy"} <= test - lab
+    assert {"jupyterlab", "numpy", "matplotlib"} <= base
+
+
+def base_of_a_wheel():
+    """What the base is, read by another reader of TOML and of requirements."""
+    import tomllib
+
+    lines = tomllib.loads(paths.PYPROJECT.read_text(encoding="utf-8"))["project"]["dependencies"]
+    return [Requirement(line) for line in lines]
+
+
+METADATA = [
+    "numpy>=2.1",
+    'numpy>=2.4; sys_platform == "darwin" and platform_machine == "arm64"',
+    'torch>=2.11; (sys_platform != "darwin") and extra == "torch"',
+    'pytest>=8.2; extra == "dev"',
+]
+
+
+def test_an_installed_package_reads_its_metadata(folder, monkeypatch):
+    monkeypatch.setattr(requirements, "PYPROJECT", folder / "pyproject.toml")
+    monkeypatch.setattr(requirements.metadata, "requires", lambda name: METADATA)
+    assert [need.spec for need in requirements.ranges("test")] == [">=2.1", ">=2.4"], "the extras are left out"
+    monkeypatch.setattr(requirements.metadata, "requires", lambda name: None)
+    assert requirements.ranges() == []
+
+
+def test_what_is_asked_twice_is_asked_together(monkeypatch):
+    needs = [requirements.parse(line) for line in METADATA[:2]]
+    for machine, spec in (("arm64", ">=2.1,>=2.4"), ("x86_64", ">=2.1")):
+        names = {"sys_platform": "darwin", "platform_machine": machine}
+        monkeypatch.setattr(requirements, "marker_names", lambda names=names: names)
+        assert requirements.together(needs) == {"numpy": spec}
+        assert Marker(needs[1].marker).evaluate(names) is (machine == "arm64")
 
 
 def test_a_line_is_read():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mha_lesson.course import bootstrap, paths
 
+LESSON = json.dumps({"cells": [{"cell_type": "code", "source": "x = 1", "outputs": [1]}], "metadata": {}})
 FAKE_LAB = "import sys\nprint('LAB', sys.prefix, *sys.argv[1:])\n"
 
 
@@ -44,12 +45,12 @@ class SmallCourse:
         for made in (self.root / "notebooks", self.root / "mha_lesson", self.wheels, self.elsewhere):
             made.mkdir(parents=True)
         package = paths.ROOT / "mha_lesson"
-        for file in ("__init__.py", "__main__.py"):
+        for file in ("__init__.py", "__main__.py", "places.py"):
             shutil.copy(package / file, self.root / "mha_lesson")
         shutil.copytree(package / "course", self.root / "mha_lesson" / "course")
         (self.root / "pyproject.toml").write_text('[project]\ndependencies = ["jupyterlab>=1"]\n')
         (self.root / "requirements.txt").write_text("jupyterlab==1.0\n")
-        (self.root / "notebooks" / "00_start_here.ipynb").write_text('{"cells": [{}], "mine": true}')
+        (self.root / "notebooks" / "00_start_here.ipynb").write_text(LESSON)
         make_wheel(self.wheels, "jupyterlab", "1.0", FAKE_LAB)
         self.venv = self.root / ".venv"
         self.stamp = self.venv / bootstrap.STAMP
@@ -98,6 +99,11 @@ def test_the_whole_way(tmp_path):
     assert f"--ServerApp.root_dir={course.root}" in started
     assert json.loads(course.stamp.read_text())["without"] == []
 
+    # it opened a copy of the lesson; the learner writes into it
+    copy = course.root / "my_lessons" / "00_start_here.ipynb"
+    assert "--LabApp.default_url=/lab/tree/my_lessons/00_start_here.ipynb" in started
+    copy.write_text(copy.read_text().replace("x = 1", "my own words"))
+
     # the second start installs nothing and needs no network
     done = course.start("lab", wheels=False)
     assert done.returncode == 0 and "Installing" not in done.stdout and "LAB" in done.stdout
@@ -113,5 +119,6 @@ def test_the_whole_way(tmp_path):
     done = course.start("lab", wheels=False)
     assert done.returncode == 0 and "Going on with those of before" in done.stdout and "LAB" in done.stdout
 
-    # and the learner's notebook was never touched
-    assert '"mine": true' in (course.root / "notebooks" / "00_start_here.ipynb").read_text()
+    # and neither the lesson nor the learner's copy was touched
+    assert (course.root / "notebooks" / "00_start_here.ipynb").read_text() == LESSON
+    assert "my own words" in (course.root / "my_lessons" / "00_start_here.ipynb").read_text()

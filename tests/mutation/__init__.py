@@ -1,1 +1,1 @@
-"""Do the tests and the stored outputs notice a fault? `python3 -m tests.mutation` measures it."""
+"""Do the tests and the stored outputs notice a fault? `python3 -m mha_lesson faults` measures it."""

@@ -8,9 +8,9 @@ its faults have no part in that column.
 
 All faults take hours. One file, or a few faults, without the notebooks, take minutes:
 
-    python3 -m tests.mutation --files steps/cross pytorch/ --no-nbval
-    python3 -m tests.mutation --only torch_split_by_reshape
-    python3 -m tests.mutation --list
+    python3 -m mha_lesson faults --files steps/cross pytorch/ --no-nbval
+    python3 -m mha_lesson faults --only torch_split_by_reshape
+    python3 -m mha_lesson faults --list
 """
 
 import argparse
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mha_lesson.course import environment
+from mha_lesson.course.paths import COMMAND
 from mha_lesson.course.suite import NBVAL
 from tests.mutation.faults import FAULTS
 
@@ -36,6 +37,11 @@ NEEDED = ("mha_lesson", "notebooks", "tests", "data", "pyproject.toml")
 GOALS = {"unit": 1.0, "outputs": 0.9}
 SECONDS = {"unit": 1200, "outputs": 1200}  # the unit tests of the layer take minutes on a busy machine
 COLUMNS = {"unit": "unit tests", "outputs": "stored outputs"}
+EXAMPLES = f"""examples:
+  {COMMAND} faults --list
+  {COMMAND} faults --files steps/scores steps/softmax --no-nbval
+  {COMMAND} faults --only torch_split_by_reshape        (one fault, both columns)
+"""
 FIRST_HALF = ("00", "01", "02", "03", "04", "05", "06", "07")
 
 
@@ -108,6 +114,8 @@ class Outcome(NamedTuple):
 
 def main(arguments=None):
     options = parse(arguments)
+    from tqdm import tqdm  # here: the help needs nothing installed
+
     faults = selected(options)
     if options.list:
         print("\n".join(f"{fault.file}  {fault.name}" for fault in faults))
@@ -126,17 +134,23 @@ def main(arguments=None):
             return 2
         print(f"\n{len(faults)} faults, {options.jobs} at a time\n", flush=True)
         rows = []
-        with ThreadPoolExecutor(options.jobs) as pool:
+        with ThreadPoolExecutor(options.jobs) as pool, tqdm(total=len(faults), unit="fault", disable=None) as bar:
             for fault, outcomes in pool.map(lambda fault: (fault, judge(template, fault, kinds)), faults):
                 rows.append(outcomes)
                 cells = (f"{o.verdict} ({o.seconds:.0f} s) {o.where}" for o in outcomes.values())
-                print(f"  {len(rows):>3}/{len(faults)} {fault.name}: " + " | ".join(cells), flush=True)
+                bar.write(f"  {len(rows):>3}/{len(faults)} {fault.name}: " + " | ".join(cells))
+                bar.update()
     print("\n" + table(faults, rows, kinds))
     return summary(faults, rows, kinds)
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(prog="python3 -m tests.mutation", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog=f"{COMMAND} faults",
+        description=__doc__.splitlines()[0],
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     names = [fault.name for fault in FAULTS]
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help="only these faults")
     parser.add_argument("--files", nargs="+", metavar="PART", help="only faults of files whose path has this in it")

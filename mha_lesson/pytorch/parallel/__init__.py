@@ -12,9 +12,10 @@ A process is called a rank, and their number the world size, as everywhere. In a
 
 In a terminal, the same on one machine, or on several (once on each, HOST is the first of them):
 
-    torchrun --nproc-per-node 2 -m mha_lesson.pytorch.parallel heads
+    python3 -m mha_lesson parallel heads
+    torchrun --nproc-per-node 2 -m mha_lesson parallel heads
     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
-        -m mha_lesson.pytorch.parallel ring
+        -m mha_lesson parallel ring
 
 With CUDA devices each rank takes one and they talk over NCCL; otherwise over gloo, on the CPU.
 """

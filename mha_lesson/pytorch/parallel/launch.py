@@ -240,7 +240,7 @@ def connect_from_environment() -> tuple[int, int, torch.device]:
     if "RANK" not in os.environ:
         raise RuntimeError(
             "Start this with torchrun, which tells each process its rank: "
-            "torchrun --nproc-per-node 2 -m mha_lesson.pytorch.parallel heads"
+            "torchrun --nproc-per-node 2 -m mha_lesson parallel heads"
         )
     if not torch.cuda.is_available():
         torch.set_num_threads(1)

@@ -1,5 +1,0 @@
-import sys
-
-from tests.mutation.run import main
-
-sys.exit(main())
