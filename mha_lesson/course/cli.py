@@ -41,8 +41,12 @@ def parser():
     words = top.add_subparsers(dest="word", metavar="WORD", parser_class=Parser)
     add = {word: words.add_parser(word, help=text, description=text) for word, text in WORDS.items()}
     add["lab"].add_argument("--no-browser", action="store_true", help="only print the address")
+    add["test"].add_argument("--quick", action="store_true", help="leave out the tests that take long")
+    add["test"].add_argument("--slowest", action="store_true", help="say which tests and cells took longest")
     add["refresh"].add_argument("names", nargs="*", metavar="NAME", help="such as 03 or 03_scaling")
-    add["refresh"].add_argument("--check", action="store_true", help="only say what would change")
+    add["refresh"].add_argument(
+        "--check", action="store_true", help="only say what would change (exit code 1; 2 if a notebook fails)"
+    )
     add["refresh"].add_argument(
         "--pictures", action="store_true", help="store each picture as it looks now, even where its data is the same"
     )
@@ -116,7 +120,7 @@ def test(options, extra, arguments):
     from mha_lesson.course import bootstrap, suite
 
     bootstrap.ensure(arguments)
-    return suite.run(extra)
+    return suite.run(extra, quick=options.quick, slowest=options.slowest)
 
 
 def refresh(options, extra, arguments):
