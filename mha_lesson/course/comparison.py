@@ -90,7 +90,7 @@ class Cell(IPyNbCell):
         self.parent.run_before(self)
         self.has_run = True
         if self.cell.execution_count is None and not self.lenient:
-            self.raise_cell_error("was never run, so there is nothing to compare. Run `refresh`.")
+            self.raise_cell_error("It was never run, so there is nothing to compare. Run `refresh`.")
         super().runtest()
 
     def run_only(self):
@@ -119,8 +119,8 @@ class Cell(IPyNbCell):
     def repr_failure(self, excinfo):
         error = excinfo.value
         if not isinstance(error, NbCellError):
-            return f"{self.where()}: {first_line(error)} (the kernel died, or it ran out of memory?)"
-        lines = [f"{self.where()}: {sentence(error)}", *("    | " + line for line in error.source.splitlines())]
+            return f"It could not be run: {first_line(error)} (did the kernel die, or run out of memory?)"
+        lines = [sentence(error), *("    | " + line for line in error.source.splitlines())]
         if error.inner_traceback:
             lines += ["", ANSI.sub("", str(error.inner_traceback)).strip("\n")]
         return "\n".join(lines)
@@ -135,8 +135,8 @@ class Cell(IPyNbCell):
 def sentence(error):
     """nbval's words in ours."""
     words = {
-        "Cell outputs differ": "shows something else than what is stored (- stored, + new).",
-        "Cell execution caused an exception": "stops with an error.",
+        "Cell outputs differ": "It shows something else than what is stored (- stored, + new).",
+        "Cell execution caused an exception": "It stops with an error.",
     }
     return words.get(str(error), str(error))
 

@@ -28,6 +28,7 @@ NBVAL = (
     "--nbval-current-env",  # with the Python that runs now
     "--nbval-cell-timeout=300",
     "--nbval-kernel-startup-timeout=120",
+    "--continue-on-collection-errors",  # a broken notebook does not hide the others
     "-p", "no:pytest_mpl",
     "-o", "filterwarnings=default",  # the warnings of nbval itself are not our errors
 )  # fmt: skip
@@ -208,5 +209,8 @@ def changed_notebooks():
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # broken: the comparison has said so
         if changed:
-            print_as = f"You changed {path.name} ({changed.words}); your work was left out of the comparison."
-            yield f"{print_as} To have the course's own again: {learner.get_back(path, git)}"
+            yield (
+                f"You changed {path.name} ({changed.words}); your work was left out of the comparison. "
+                f"To have the course's own again: {learner.get_back(path, git)}. "
+                f"(If you work on the course itself: {COMMAND} refresh {path.stem[:2]})"
+            )
