@@ -40,7 +40,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from mha_lesson.attention import MultiHeadAttention as NumpyMultiHeadAttention
-from mha_lesson.pytorch.cores.core import EVERYTHING, Asked, as_core, autocasting, is_transformed, needs_gradients, who_can
+from mha_lesson.pytorch.cores.core import (
+    EVERYTHING,
+    Asked,
+    as_core,
+    autocasting,
+    is_transformed,
+    needs_gradients,
+    who_can,
+)
 from mha_lesson.pytorch.cores.sdpa import SDPACore
 from mha_lesson.pytorch.heads import merge_heads, split_heads
 from mha_lesson.pytorch.masks import check_keep, clear_padding
