@@ -9,21 +9,31 @@ and with settings of its own: your settings are neither read nor changed.
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from mha_lesson.course import lab as course_lab
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS = (
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "C:/Program Files/Google/Chrome/Application/chrome.exe",
+)
 BROWSER_OPTIONS = (
     "--no-sandbox",  # a container often runs as root
     "--disable-gpu",
@@ -43,7 +53,26 @@ SETTINGS = {
         "doNotDisturbMode": True,
     },
 }
+# Where Playwright is, if it is not installed beside the course: last, so that nothing else is taken from there.
+if os.environ.get("MHA_LESSON_PLAYWRIGHT"):
+    sys.path.append(os.environ["MHA_LESSON_PLAYWRIGHT"])
 PATIENCE = 60  # seconds that any one step may take on a busy machine
+
+
+def require():
+    """Skip a test where there is no browser. Whoever names one in MHA_LESSON_BROWSER asked for it: then fail."""
+    if problem := missing():
+        (pytest.fail if os.environ.get("MHA_LESSON_BROWSER") else pytest.skip)(problem)
+
+
+def missing():
+    """What the tests in a browser lack here, or None."""
+    if importlib.util.find_spec("playwright") is None:
+        return "playwright is not installed (pip install playwright)"
+    if not browser_path():
+        named = os.environ.get("MHA_LESSON_BROWSER")
+        return f"no browser at MHA_LESSON_BROWSER={named}" if named else "no Chromium or Chrome is installed"
+    return None
 
 
 def browser_path():

@@ -1,15 +1,11 @@
 """A lesson in a real JupyterLab and a real browser, as a learner uses it."""
 
-import shutil
+import json
 
 import pytest
 
-from mha_lesson.course import paths
-from mha_lesson.exercises.engine.api import REGISTRY
-
-pytest.importorskip("playwright", reason="playwright is not installed (pip install playwright)")
-pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
-
+from mha_lesson.course import learner, paths
+from mha_lesson.exercises import REGISTRY
 from tests import browser_lab
 
 LESSON = "05_softmax.ipynb"
@@ -28,21 +24,19 @@ WRONG_AXIS = """def softmax(z):
 check("05.softmax", softmax)"""
 HAS_PICTURE = "cell => cell.querySelector('.jp-OutputArea-output img')?.naturalWidth > 100"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not browser_lab.browser_path(), reason="no Chromium or Chrome (MHA_LESSON_BROWSER names one)"),
-    pytest.mark.skipif(not (paths.NOTEBOOKS / LESSON).exists(), reason=f"there is no {LESSON} in notebooks/ yet"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def open_lesson(tmp_path_factory):
     """open_lesson(file): that lesson, open in JupyterLab and not yet run."""
+    browser_lab.require()
     folder = tmp_path_factory.mktemp("lab")
     with browser_lab.lab(folder) as address, browser_lab.chromium() as browser:
 
         def opened(file):
-            shutil.copy(paths.NOTEBOOKS / file, folder)
+            lesson = learner.given_out(paths.NOTEBOOKS / file)  # without what a learner has solved in it
+            (folder / file).write_text(json.dumps(lesson), encoding="utf-8")
             return browser_lab.Notebook(browser, address, file)
 
         yield opened
@@ -58,10 +52,8 @@ def test_a_lesson_works_in_the_browser(open_lesson):
     assert not lesson.complaints
 
 
-@pytest.mark.skipif(not (paths.NOTEBOOKS / HEADS).exists(), reason=f"there is no {HEADS} in notebooks/ yet")
 def test_the_head_viewer_draws_and_follows_the_keyboard(open_lesson):
     """The browser draws this one by itself (head_viewer.js), so only a browser can tell."""
-    pytest.importorskip("anywidget", reason="anywidget is not installed")
     lesson = open_lesson(HEADS)
     index = lesson.find("show.HeadViewer")
     for i, cell in enumerate(lesson.cells()[: index + 1]):
@@ -80,7 +72,6 @@ def test_the_head_viewer_draws_and_follows_the_keyboard(open_lesson):
     assert not lesson.complaints
 
 
-@pytest.mark.skipif(not (paths.NOTEBOOKS / SERVING).exists(), reason=f"there is no {SERVING} in notebooks/ yet")
 def test_the_cache_of_a_model_is_counted_again(open_lesson):
     lesson = open_lesson(SERVING)
     run_cells(lesson, "import mha_lesson.pytorch", "import PUBLISHED", "show.KVCacheCalculator")
@@ -95,7 +86,6 @@ def test_the_cache_of_a_model_is_counted_again(open_lesson):
     assert not lesson.complaints
 
 
-@pytest.mark.skipif(not (paths.NOTEBOOKS / LONG).exists(), reason=f"there is no {LONG} in notebooks/ yet")
 def test_the_tiles_go_on_and_back(open_lesson):
     lesson = open_lesson(LONG)
     run_cells(lesson, "import mha_lesson.pytorch", "import tiled_attention", "show.TileStepper")
@@ -113,7 +103,6 @@ def test_the_tiles_go_on_and_back(open_lesson):
     assert not lesson.complaints
 
 
-@pytest.mark.skipif(not (paths.NOTEBOOKS / GPU).exists(), reason=f"there is no {GPU} in notebooks/ yet")
 def test_a_kernel_is_written_in_the_browser(open_lesson):
     lesson = open_lesson(GPU)
     run_cells(lesson, "import mha_lesson.pytorch", "import tl\n")

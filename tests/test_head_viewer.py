@@ -274,9 +274,7 @@ PAGE = """async ([script, state]) => {
 
 @pytest.fixture(scope="module")
 def chromium():
-    pytest.importorskip("playwright", reason="playwright is not installed (pip install playwright)")
-    if not browser_lab.browser_path():
-        pytest.skip("no Chromium or Chrome (MHA_LESSON_BROWSER names one)")
+    browser_lab.require()
     with browser_lab.chromium() as browser:
         yield browser
 

@@ -4,10 +4,12 @@ All functions here work on a notebook in memory (an nbformat node); none reads o
 """
 
 import copy
+import re
 
 import nbstripout
+from nbformat.corpus.words import generate_corpus_id as random_corpus_id
 
-from mha_lesson.course import lint
+from mha_lesson.course import learner, lint
 
 LANGUAGE = {"name": "python", "pygments_lexer": "ipython3"}  # no version: it would differ for everyone
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -82,6 +84,26 @@ def number_counts(notebook):
         for output in cell.outputs:
             if output.output_type == "execute_result":
                 output.execution_count = count
+
+
+def mark_as_given_out(notebook, name):
+    """Note what is the course's own: the empty function of each exercise, and ids that start with the lesson's number.
+
+    By these marks a learner's work is told from the course (learner.py).
+    """
+    number = learner.lesson_number(name)
+    for cell in notebook.cells:
+        if number and not cell.get("id", "").startswith(number + "-"):
+            cell["id"] = f"{number}-{cell.get('id') or random_corpus_id()}"
+        stub = learner.new_stub(cell)
+        if stub is not None and not_attempted(cell):
+            cell.metadata["mha_lesson"] = {**cell.metadata.get("mha_lesson", {}), "stub": stub}
+
+
+def not_attempted(cell):
+    """Does `check` say so? Half an answer may still hold the line of the empty function."""
+    texts = [output.get("data", {}).get("text/plain", "") for output in cell.outputs]
+    return any(re.match(r"\d\d\.\w+: not attempted", text) for text in texts)
 
 
 def keep_pictures(new, old):

@@ -81,8 +81,12 @@ def parser():
     add["lab"].add_argument("--no-browser", action="store_true", help="only print the address")
     add["lab"].add_argument("--fresh", nargs="+", metavar="NAME", default=[], help="start these lessons again")
     add["lab"].add_argument("--original", action="store_true", help="open the stored notebooks, not your copies")
+    add["test"].add_argument("--quick", action="store_true", help="leave out the tests that take long")
+    add["test"].add_argument("--slowest", action="store_true", help="say which tests and cells took longest")
     add["refresh"].add_argument("names", nargs="*", metavar="NAME", help="such as 03 or 03_scaling")
-    add["refresh"].add_argument("--check", action="store_true", help="only say what would change")
+    add["refresh"].add_argument(
+        "--check", action="store_true", help="only say what would change (exit code 1; 2 if a notebook fails)"
+    )
     add["refresh"].add_argument(
         "--pictures", action="store_true", help="store each picture as it looks now, even where its data is the same"
     )
@@ -178,7 +182,7 @@ def test(options, extra, arguments):
 
     paths.require_clone("test")
     bootstrap.ensure(arguments, "test")
-    return suite.run(extra)
+    return suite.run(extra, quick=options.quick, slowest=options.slowest)
 
 
 def refresh(options, extra, arguments):

@@ -4,16 +4,17 @@ A rule is a function that gets a `Page` and yields (cell number, message); a num
 None speaks of the whole notebook. `lint_file` runs all rules on one file:
 
     for problem in lint_file(path):
-        print(problem)        # 03_scaling, cell 7 [length]: 18 lines of code, 15 are allowed
+        print(problem)   # 03_scaling, cell [7], under "Why a root" [length]: 18 lines of code, 15 are allowed
 """
 
+import ast
 import re
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from mha_lesson.course import learner, paths
 from mha_lesson.course import notebook as nb
-from mha_lesson.course import paths
 
 WIDEST_LINE = 104  # characters: seen in a window of 1280 pixels with the list of files open
 LONGEST_CELL = 15  # lines that are not blank: what fits beside its output on a projector
@@ -25,12 +26,13 @@ ALLOWED_IGNORES: dict[str, int] = {"11_serving_kv_cache_gqa": 2, "12_long_contex
 
 class Problem(NamedTuple):
     notebook: str
-    cell: int | None
+    cell: int | None  # counted from the top, text too
     rule: str
     message: str
+    where: str = ""  # the same cell as Jupyter numbers it, with the heading above
 
     def __str__(self):
-        place = self.notebook if self.cell is None else f"{self.notebook}, cell {self.cell}"
+        place = f"{self.notebook}, {self.where}" if self.where else self.notebook
         return f"{place} [{self.rule}]: {self.message}"
 
 
@@ -139,14 +141,17 @@ def minutes(page):
 
 
 def ids(page):
-    """Ids let `git diff` and `refresh` follow a cell when others move."""
-    seen = {}
+    """Ids let `git diff` and `refresh` follow a cell when others move, and tell a learner's cells from the course's."""
+    seen, number = {}, learner.lesson_number(page.name)
+    first = f"{number}-" if number else ""
     for number, cell in page.cells():
         name = cell.get("id")
         if not name:
             yield number, "has no id: save it with nbformat 4.5 or newer"
         elif name in seen:
-            yield number, f"has the id {name!r} of cell {seen[name]}"
+            yield number, f"has the id {name!r} of cell {seen[name]} from the top"
+        elif not name.startswith(first):
+            yield number, f"has the id {name!r}, ids of this lesson start with {first!r}: run `refresh`"
         else:
             seen[name] = number
 
@@ -231,7 +236,15 @@ def widgets(page):
 
 # --- its outputs are compared, its exercises exist -------------------------------------------
 
-IGNORE_TAGS = {"nbval-ignore-output", "nbval-skip", "nbval-raises-exception", "raises-exception", "skip-execution"}
+# All that nbval, nbclient and Jupyter understand; the tests hold this to nbval's own list.
+IGNORE_TAGS = {
+    "nbval-ignore-output",
+    "pytest-validate-ignore-output",
+    "nbval-skip",
+    "nbval-raises-exception",
+    "raises-exception",
+    "skip-execution",
+}
 IGNORE_COMMENT = re.compile(r"#\s*(NBVAL_(IGNORE_OUTPUT|SKIP|RAISES_EXCEPTION)|PYTEST_VALIDATE_IGNORE_OUTPUT)\b")
 
 
@@ -246,6 +259,69 @@ def ignored(page):
 def leaves_output_out(cell):
     tags = {tag.lower() for tag in cell.get("metadata", {}).get("tags", [])}
     return bool(tags & IGNORE_TAGS or IGNORE_COMMENT.search(nb.source(cell)))
+
+
+def silent(page):
+    """A cell that shows nothing asserts nothing: it may import and define, for a later cell that shows something."""
+    cells = [(number, cell, parsed(nb.source(cell))) for number, cell in page.cells("code")]
+    for at, (number, cell, tree) in enumerate(cells):
+        if cell.get("outputs") or cell.get("execution_count") is None or leaves_output_out(cell) or tree is None:
+            continue  # (what was never run is `unrun`'s business)
+        other = next((node for node in tree.body if not isinstance(node, DEFINES)), None)
+        if other is not None:
+            yield (
+                number,
+                f"shows nothing, so nothing is compared, and does more than import and define: {line_of(other)}",
+            )
+        elif not (defined_in(tree) & set().union(*(used_in(later) for _, _, later in cells[at + 1 :] if later))):
+            yield number, "shows nothing, and no later cell uses what it defines: nothing is compared"
+
+
+DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+
+
+def parsed(code):
+    """The code as a tree; None for what is not plain Python (a line that starts with % or !)."""
+    try:
+        return ast.parse(code)
+    except SyntaxError:
+        return None
+
+
+def defined_in(tree):
+    """The names that a cell gives to a later one."""
+    names = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            names |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and is_stored(name)}
+    return names
+
+
+def used_in(tree):
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not is_stored(node)}
+
+
+def is_stored(name):
+    return isinstance(name.ctx, ast.Store)
+
+
+def line_of(node):
+    return first_line(ast.unparse(node))
+
+
+def stubs(page):
+    """An exercise keeps its empty function in its metadata: by that a learner's answer is recognised."""
+    for number, cell in page.cells("code"):
+        given, new = learner.stub(cell), learner.new_stub(cell)
+        if given is not None and given.strip() != nb.source(cell).strip():
+            yield (
+                number,
+                "an exercise that is not as empty as it was given out; after a change of the course: run `refresh`",
+            )
+        elif given is None and new is not None:
+            yield number, "keeps no copy of its empty function: run `refresh`"
 
 
 CHECK = re.compile(r"""\b(?:check|adopt|hint|solution)\(\s*(["'])(?P<id>[^"']+)\1""")
@@ -282,6 +358,8 @@ RULES = {
     "figure-repr": figure_repr,
     "widgets": widgets,
     "ignored": ignored,
+    "silent": silent,
+    "stubs": stubs,
     "exercises": exercises,
 }
 
@@ -289,14 +367,25 @@ RULES = {
 # --- running the rules -----------------------------------------------------------------------
 
 
-def lint(notebook, name="notebook", folder=None, root=None, known_ids=None):
+def lint(notebook, name="notebook", folder=None, root=None, known_ids=None, rules=RULES):
     """All problems of one notebook, given as a dictionary or an nbformat node."""
     page = Page(notebook, name, folder or paths.NOTEBOOKS, root or paths.ROOT, known_ids)
-    return [Problem(name, cell, rule, message) for rule, check in RULES.items() for cell, message in check(page)]
+    return [
+        Problem(name, cell, rule, message, nb.place(notebook, cell) if cell else "")
+        for rule in rules
+        for cell, message in RULES[rule](page)
+    ]
+
+
+# What an editor leaves behind when somebody runs cells and saves.
+TRACES_OF_USE = {"counts", "unrun", "widgets", "silent"}
 
 
 def lint_file(path, root=None, known_ids=None):
-    return lint(nb.read(path), path.stem, path.parent, root, known_ids)
+    """All problems of a stored notebook. What a learner has done in it is none, unless MHA_LESSON_STRICT is set."""
+    used = learner.changes(nb.read(path), path.stem) and not learner.strict()
+    rules = [rule for rule in RULES if not (used and rule in TRACES_OF_USE)]
+    return lint(learner.given_out(path), path.stem, path.parent, root, known_ids, rules)
 
 
 def registered_ids():

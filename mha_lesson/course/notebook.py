@@ -5,6 +5,8 @@ import re
 
 # A cell that imports torch, or a part of the package that is written with it.
 TORCH = re.compile(r"^\s*(import torch|from torch|(from|import) mha_lesson\.(pytorch|models))\b", re.MULTILINE)
+FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,}).*?^ {0,3}\2[`~]*\s*$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.+?)\s*#*\s*$", re.MULTILINE)
 
 
 def read(path):
@@ -28,3 +30,35 @@ def numbered_cells(notebook, kind=None):
 
 def needs_torch(notebook):
     return any(TORCH.search(source(cell)) for _, cell in numbered_cells(notebook, "code"))
+
+
+# --- saying which cell is meant ------------------------------------------------------------
+
+
+def shown_number(notebook, number):
+    """The number that Jupyter shows beside a cell, [6], after "Restart and run all"; None for one without.
+
+    `number` counts every cell from 1. Jupyter counts the code cells that hold something.
+    """
+    runnable = [n for n, cell in numbered_cells(notebook, "code") if source(cell).strip()]
+    return runnable.index(number) + 1 if number in runnable else None
+
+
+def heading(notebook, number):
+    """The nearest heading in this cell or above it, or ""."""
+    for _, cell in reversed(numbered_cells(notebook)[:number]):
+        found = HEADING.findall(FENCE.sub("", source(cell))) if cell["cell_type"] == "markdown" else []
+        if found:
+            return found[-1]
+    return ""
+
+
+def place(notebook, number):
+    """Where to look: cell [6], under "Why a root". Text has no number in Jupyter, so it is counted here."""
+    shown = shown_number(notebook, number)
+    kind = notebook["cells"][number - 1]["cell_type"]
+    words = (
+        f"cell [{shown}]" if shown else f"{'an empty' if kind == 'code' else 'the text in'} cell {number} from the top"
+    )
+    above = heading(notebook, number)
+    return f'{words}, under "{above}"' if above else words

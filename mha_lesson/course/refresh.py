@@ -4,29 +4,56 @@ Nothing is written if a cell fails, if a cell writes to stderr, if only noise ha
 changed, or if you saved the notebook in the meantime.
 """
 
+import collections
+import contextlib
 import tempfile
 import time
+import warnings
 
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat.warnings import MissingIDFieldWarning
 
 from mha_lesson.course import clean, environment, paths
+from mha_lesson.course import notebook as nb
 from mha_lesson.course.errors import CourseError
 
 CELL_TIMEOUT = 600  # seconds
 
+# Exit codes; `--check` tells "would change" from "could not be told".
+DONE, DIFFERENT, NOT_CHECKED, STOPPED = 0, 1, 2, 130
+
 
 def run(names, check=False, pictures=False):
-    """The exit code: 1 if a notebook could not be refreshed, or (with check) would change."""
+    """The exit code: 1 if a notebook could not be refreshed. With check: 1 if one would change, 2 if one failed."""
     files = find(names)
     if not files:
         print("There is no notebook in notebooks/ yet.")
-        return 0
+        return DONE
+    states = []
     # One after another: two at once would slow each other down on a small machine.
-    states = [refresh_and_say(file, check, pictures) for file in files]
-    bad = {"failed", "would change"} if check else {"failed"}
-    return 1 if bad & set(states) else 0
+    for number, file in enumerate(files, start=1):
+        print(f"{number:2d} of {len(files)}  ", end="")
+        try:
+            states.append(refresh_and_say(file, check, pictures))
+        except KeyboardInterrupt:
+            print(f"stopped\n{file.stem} was left as it was. What was said to be changed before is stored.")
+            return STOPPED
+        except OSError as error:
+            raise CourseError(
+                f"{file.stem} could not be run ({error}).", "make room on the disk, and run the same command again."
+            ) from error
+    if len(files) > 1:
+        counted = collections.Counter(states)
+        print("In all:", ", ".join(f"{number} {state}" for state, number in counted.items()))
+    return exit_code(states, check)
+
+
+def exit_code(states, check):
+    if "failed" in states:
+        return NOT_CHECKED if check else DIFFERENT
+    return DIFFERENT if "would change" in states else DONE
 
 
 def find(names):
@@ -62,7 +89,9 @@ def refresh_and_say(file, check, pictures):
 def refresh(file, check=False, pictures=False):
     """(state, detail); state is "unchanged", "changed", "would change" or "failed"."""
     before = file.read_bytes()
-    old = nbformat.reads(before.decode("utf-8"), as_version=4)
+    old, problem = read(before)
+    if problem:
+        return "failed", f"  {file.name} {problem}"
     new, problem = execute(old)
     if problem:
         return "failed", problem
@@ -71,6 +100,7 @@ def refresh(file, check=False, pictures=False):
         clean.keep_uncompared(new, old)
         clean.keep_pictures(new, old)
     clean.number_counts(new)
+    clean.mark_as_given_out(new, file.stem)
     if new == old:
         return "unchanged", ""
     if check:
@@ -79,6 +109,22 @@ def refresh(file, check=False, pictures=False):
         return "failed", "  The file was saved by another program while it ran: nothing was written. Run refresh again."
     write(file, new)
     return "changed", ""
+
+
+def read(content):
+    """(the notebook, None) or (None, why these bytes are none)."""
+    try:
+        text = content.decode("utf-8")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MissingIDFieldWarning)  # `refresh` gives ids itself
+            return nbformat.reads(text, as_version=4), None
+    except Exception as error:  # nbformat has an error of its own for each way to be broken
+        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return None, (
+            f"can't be read as a notebook of format 4: {line[:200]}\n"
+            "  Was it cut off, or is there a conflict of a merge in it? "
+            "git checkout -- notebooks/ gets the stored ones back. It was left as it is."
+        )
 
 
 def execute(notebook):
@@ -95,13 +141,20 @@ def execute(notebook):
         extra_arguments=["--IPKernelApp.log_level=40"],  # errors only; what cells print is not a log
         resources={"metadata": {"path": str(paths.NOTEBOOKS)}},
     )
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ipython_dir:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as private:
+        variables = environment.fixed(private)
+        environment.build_font_cache(variables)
         try:
-            client.execute(env=environment.fixed(ipython_dir))
+            with warnings.catch_warnings():
+                # Windows: pyzmq says that it helps itself there.
+                warnings.filterwarnings("ignore", "Proactor event loop", RuntimeWarning)
+                client.execute(env=variables)
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             return None, failure(notebook, error)
     if written := clean.stderr_cells(notebook):
-        return None, "\n".join(f"  cell {number} writes to stderr: {text.strip()}" for number, text in written)
+        return None, "\n".join(
+            f"  {nb.place(notebook, number)} writes to stderr: {text.strip()}" for number, text in written
+        )
     return notebook, None
 
 
@@ -118,7 +171,7 @@ def failure(notebook, error):
         said = f"it ran for more than {CELL_TIMEOUT} s"
     else:
         said = "the kernel died (out of memory?)"
-    return f"  cell {number} fails:\n{code}\n  {said}\n  The notebook file was left as it is."
+    return f"  {nb.place(notebook, number)} fails:\n{code}\n  {said}\n  The notebook file was left as it is."
 
 
 def stopped_here(cell):
@@ -129,5 +182,13 @@ def write(file, notebook):
     """Whole or not at all, with the same line ends on every system."""
     text = nbformat.writes(notebook).rstrip("\n") + "\n"
     half = file.with_name(file.name + ".part")
-    half.write_bytes(text.encode("utf-8"))
-    half.replace(file)
+    try:
+        half.write_bytes(text.encode("utf-8"))
+        half.replace(file)
+    except OSError as error:  # the disk is full, the folder may only be read, or another program holds the file
+        with contextlib.suppress(OSError):
+            half.unlink(missing_ok=True)
+        raise CourseError(
+            f"{file.name} could not be written ({error.strerror or error}); the stored one was left as it is.",
+            "make room on the disk, or look whether you may write in this folder, and run the same command again.",
+        ) from error

@@ -26,11 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from mha_lesson.pytorch import MultiHeadAttention
-from mha_lesson.pytorch.cores.linear import elu_plus_one, linear_attention
-from mha_lesson.pytorch.cores.sdpa import attention_weights
-from mha_lesson.pytorch.cores.window import window_attention
-from mha_lesson.pytorch.heads import merge_heads, share_heads, split_heads
-from mha_lesson.pytorch.masks import causal_mask, joint_mask
+from mha_lesson.pytorch.cores import LinearCore, SDPACore, WindowCore
+from mha_lesson.pytorch.masks import joint_mask
 
 
 class UniformAttention(nn.Module):
@@ -68,76 +65,8 @@ class UniformAttention(nn.Module):
         return (output, weights) if need_weights else output
 
 
-class CheaperAttention(MultiHeadAttention):
-    """The layer with another middle, for causal self-attention alone: what the two below share.
-
-    The four maps, their names and shapes stay, so that nothing but the middle differs.
-    """
-
-    def __init__(self, d_model: int, num_heads: int, num_kv_heads: int | None = None, *, dropout: float = 0.0):
-        if dropout:
-            raise ValueError(f"dropout: expected 0 with this mixing, which never holds all weights, got {dropout}.")
-        super().__init__(d_model, num_heads, num_kv_heads)
-
-    def middle(self, q, k, v) -> Tensor:
-        """(B, H, L, D) from q (B, H, L, D) and k, v (B, G, L, D)."""
-        raise NotImplementedError
-
-    def weights(self, q, k) -> Tensor:
-        """The weights (B, H, L, L) that `middle` amounts to; computed beside it, on demand."""
-        raise NotImplementedError
-
-    def _attend(self, query, key, value, keep, causal, need_weights):
-        if not causal:
-            raise ValueError("causal: expected True, the only way of this mixing, got False. Pass causal=True.")
-        if keep is not None:
-            raise ValueError("keep: expected None with this mixing. Pad on the right: causality hides what is later.")
-        q = split_heads(self.q_proj(query), self.num_heads)  # (B, H, L, D)
-        k = split_heads(self.k_proj(query), self.num_kv_heads)  # (B, G, L, D)
-        v = split_heads(self.v_proj(query), self.num_kv_heads)  # (B, G, L, D)
-        output = self.out_proj(merge_heads(self.middle(q, k, v)))  # (B, L, E)
-        return output, self.weights(q, k) if need_weights else None
-
-    def _check_inputs(self, query, key, value):
-        super()._check_inputs(query, key, value)
-        if key is not query or value is not query:
-            raise ValueError("key: expected None, self-attention, with this mixing. Leave key and value out.")
-
-    def _check_serving(self, query, key, value, keep, cache):
-        raise ValueError("cache: expected None with this mixing, whose memory has another form. Leave it out.")
-
-    def to_numpy(self):
-        raise ValueError("to_numpy: expected full attention, all that the NumPy layer does, got another middle.")
-
-
-class WindowAttention(CheaperAttention):
-    """Each token sees itself and the window - 1 before it (`mha_lesson.pytorch.cores.window`)."""
-
-    def __init__(self, *sizes, window: int, **options):
-        super().__init__(*sizes, **options)
-        if not isinstance(window, int) or window < 1:
-            raise ValueError(f"window: expected how many tokens each one sees, a whole number from 1, got {window!r}.")
-        self.window = window
-
-    def middle(self, q, k, v):
-        return window_attention(q, k, v, self.window)
-
-    def weights(self, q, k):
-        L = q.shape[-2]
-        near = ~causal_mask(L, L, q.device).tril(-self.window)  # (L, L), False at those too far back
-        return attention_weights(q, k, near, causal=True)
-
-
-class LinearAttention(CheaperAttention):
-    """Features elu + 1 instead of the exponential; D·D numbers a head remember (`mha_lesson.pytorch.cores.linear`)."""
-
-    def middle(self, q, k, v):
-        return linear_attention(q, k, v, causal=True)
-
-    def weights(self, q, k):
-        products = elu_plus_one(q) @ elu_plus_one(share_heads(k, self.num_heads)).mT  # (B, H, L, L)
-        products = products.tril()
-        return products / products.sum(-1, keepdim=True)
+# The middle of the layer for each way to mix; all else, and the names of the weights, is the same.
+CORES = {"attention": lambda _: SDPACore(), "window": WindowCore, "linear": lambda _: LinearCore()}
 
 
 def make_attention(d_model, num_heads, num_kv_heads=None, *, mixing="attention", dropout=0.0, window=None) -> nn.Module:
@@ -147,18 +76,16 @@ def make_attention(d_model, num_heads, num_kv_heads=None, *, mixing="attention",
     """
     if window is not None and mixing != "window":
         raise ValueError(f'window: expected None unless mixing is "window", got {window!r} with {mixing!r}.')
+    if mixing == "window" and not (isinstance(window, int) and window >= 1):
+        raise ValueError(f"window: expected how many tokens each one sees, a whole number from 1, got {window!r}.")
     if mixing == "uniform":
         return UniformAttention(d_model, dropout)
-    if mixing == "window":
-        return WindowAttention(d_model, num_heads, num_kv_heads, window=window, dropout=dropout)
-    if mixing == "linear":
-        return LinearAttention(d_model, num_heads, num_kv_heads, dropout=dropout)
-    if mixing != "attention":
+    if mixing not in CORES:
         raise ValueError(
             f'mixing: expected "attention" or "uniform", or for causal self-attention "window" or "linear", '
             f"got {mixing!r}."
         )
-    return MultiHeadAttention(d_model, num_heads, num_kv_heads, dropout=dropout)
+    return MultiHeadAttention(d_model, num_heads, num_kv_heads, dropout=dropout, core=CORES[mixing](window))
 
 
 class Block(nn.Module):

@@ -70,7 +70,7 @@ NOT_ASKED = -1
 class RecallModel(nn.Module):
     """A vector for each symbol, the one before it and its place; layers of attention; scores for the value.
 
-    mixing, window: how tokens are mixed (`parts.make_attention`). There is no feed-forward part.
+    mixing, window: how tokens are mixed (`blocks.make_attention`). There is no feed-forward part.
     """
 
     def __init__(self, d_model: int = 32, num_heads: int = 2, layers: int = 1, mixing="attention", window=None):

@@ -40,7 +40,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from mha_lesson.attention import MultiHeadAttention as NumpyMultiHeadAttention
-from mha_lesson.pytorch.cores.sdpa import attention, attention_weights
+from mha_lesson.pytorch.cores.core import (
+    EVERYTHING,
+    Asked,
+    as_core,
+    autocasting,
+    is_transformed,
+    needs_gradients,
+    who_can,
+)
+from mha_lesson.pytorch.cores.sdpa import SDPACore
 from mha_lesson.pytorch.heads import merge_heads, split_heads
 from mha_lesson.pytorch.masks import check_keep, clear_padding
 from mha_lesson.pytorch.rotary import apply_rotary, check_width, rotary_tables
@@ -58,6 +67,8 @@ class MultiHeadAttention(nn.Module):
     kdim, vdim: widths of key and value, if they are not d_model. bias: on all four maps.
     dropout: share of the weights that training sets to 0; in evaluation nothing is dropped.
     rotary_base: None, or the base of rotary positions (models use 10000); self-attention only.
+    core: the middle of the layer, from q, k, v to the context: None for SDPA, or another of `cores/`,
+        or a function core(q, k, v, *, keep, causal, dropout). What it cannot do is refused.
     """
 
     def __init__(
@@ -71,6 +82,7 @@ class MultiHeadAttention(nn.Module):
         kdim: int | None = None,
         vdim: int | None = None,
         rotary_base: float | None = None,
+        core=None,
         device=None,
         dtype=None,
     ):
@@ -80,6 +92,8 @@ class MultiHeadAttention(nn.Module):
         self.kdim = d_model if kdim is None else kdim
         self.vdim = d_model if vdim is None else vdim
         self.rotary_base = rotary_base
+        core = SDPACore() if core is None else core
+        self.core = core if isinstance(core, nn.Module) else as_core(core)
         self._check_sizes()
         kv_width = d_model // num_heads * self.num_kv_heads  # G·D
         options = {"bias": bias, "device": device, "dtype": dtype}
@@ -128,8 +142,9 @@ class MultiHeadAttention(nn.Module):
         CPU, uncompiled. A NaN in a query stays in its row, and spoils gradients: in self-attention
         padding is a query, too, so fill it with zeros.
         """
+        core = as_core(self.core)
         if cache is not None:
-            self._check_serving(query, key, value, keep, cache)
+            self._check_serving(core, query, key, value, keep, cache)
             return self._serve(query, cache, lengths, need_weights)
         if lengths is not None:
             raise ValueError("lengths: came without a cache. Without one, hide the padding with keep.")
@@ -138,13 +153,16 @@ class MultiHeadAttention(nn.Module):
         shape = (*query.shape[:-1], key.shape[-2])  # (*B, L, S)
         keep = check_keep(keep, (*shape[:-2], self.num_heads, *shape[-2:]), query.device)
         if query.dim() == 3:
+            self._check_core(core, query, key, value, keep, causal, need_weights)
             output, weights = self._attend(query, key, value, keep, causal, need_weights)
             return (output, weights) if need_weights else output
         keep = keep[None] if keep is not None and keep.dim() == 3 else keep  # (1, H, L, S)
+        self._check_core(core, query, key, value, keep, causal, need_weights)
         output, weights = self._attend(query[None], key[None], value[None], keep, causal, need_weights)
         return (output[0], weights[0]) if need_weights else output[0]
 
     def _attend(self, query, key, value, keep, causal, need_weights):
+        core = as_core(self.core)
         if keep is not None:
             one = value is key
             key = clear_padding(key, keep)  # (B, S, K)
@@ -152,10 +170,14 @@ class MultiHeadAttention(nn.Module):
         q = split_heads(self.q_proj(query), self.num_heads)  # (B, H, L, D)
         k = split_heads(self.k_proj(key), self.num_kv_heads)  # (B, G, S, D)
         v = split_heads(self.v_proj(value), self.num_kv_heads)  # (B, G, S, D)
-        q, k = self._turned(q, k)
-        context = attention(q, k, v, keep, causal, self.dropout if self.training else 0.0)  # (B, H, L, D)
+        if self.rotary_base is not None:
+            q, k = self._turned(q, k, core.positions(q.shape[2], q.device))
+        context = core.attend(q, k, v, keep=keep, causal=causal, dropout=self._dropout_now())  # (B, H, L, D)
         output = self.out_proj(merge_heads(context))  # (B, L, E)
-        return output, attention_weights(q, k, keep, causal) if need_weights else None
+        return output, core.weights(q, k, keep=keep, causal=causal) if need_weights else None
+
+    def _dropout_now(self) -> float:
+        return self.dropout if self.training else 0.0
 
     def _serve(self, query, cache, lengths, need_weights):
         """The new tokens over those in the cache and themselves: causal, whatever `causal` says."""
@@ -163,19 +185,16 @@ class MultiHeadAttention(nn.Module):
         q = split_heads(self.q_proj(x), self.num_heads)  # (B, H, n, D)
         k = split_heads(self.k_proj(x), self.num_kv_heads)  # (B, G, n, D)
         v = split_heads(self.v_proj(x), self.num_kv_heads)  # (B, G, n, D)
-        q, k = self._turned(q, k, cache)
+        if self.rotary_base is not None:
+            q, k = self._turned(q, k, cache.positions(q.shape[2]).to(q.device))
         context, weights = cache.attend(q, k, v, lengths, need_weights)  # (B, H, n, D)
         made = self.out_proj(merge_heads(context))  # (B, n, E)
         if query.dim() == 2:
             made, weights = made[0], weights[0] if need_weights else None
         return (made, weights) if need_weights else made
 
-    def _turned(self, q, k, cache=None):
-        """q and k of the same tokens, turned by their positions, if this layer has rotary positions."""
-        if self.rotary_base is None:
-            return q, k
-        L = q.shape[2]
-        positions = torch.arange(L, device=q.device) if cache is None else cache.positions(L).to(q.device)
+    def _turned(self, q, k, positions):
+        """q and k of the same tokens, turned by their positions (L,) or (B, L)."""
         at_least = torch.promote_types(q.dtype, torch.float32)
         cos, sin = rotary_tables(positions, q.shape[-1], self.rotary_base, at_least)
         return apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)  # (B, H, L, D), (B, G, L, D)
@@ -229,6 +248,12 @@ class MultiHeadAttention(nn.Module):
 
         It has a key and a value head for each query head, so shared ones are repeated, and no dropout.
         """
+        core = as_core(self.core)
+        if not core.can.exact:
+            raise ValueError(
+                f"core: expected full attention, all that the NumPy layer does, got the core {core.name!r}. "
+                f"{who_can(lambda can: can.exact)}"
+            )
         if self.rotary_base is not None:
             raise ValueError(
                 f"rotary_base: expected None, got {self.rotary_base}: the NumPy layer has no rotary positions. "
@@ -262,6 +287,8 @@ class MultiHeadAttention(nn.Module):
             text += f", kdim={self.kdim}, vdim={self.vdim}"
         if self.rotary_base is not None:
             text += f", rotary_base={self.rotary_base}"
+        if not isinstance(self.core, SDPACore):
+            text += f", core={self.core!r}"
         return text + (f", dropout={self.dropout}" if self.dropout else "")
 
     def _check_sizes(self):
@@ -285,10 +312,30 @@ class MultiHeadAttention(nn.Module):
             check_width(self.d_model // self.num_heads, "rotary_base")
             if not 1 < self.rotary_base < math.inf:
                 raise ValueError(f"rotary_base: expected None or a number above 1, got {self.rotary_base}.")
+        as_core(self.core).check_dropout(self.dropout)
 
-    def _check_serving(self, query, key, value, keep, cache):
+    def _check_core(self, core, query, key, value, keep, causal, need_weights):
+        """An error if the core cannot do what is asked for: before anything is computed."""
+        can = core.can
+        if can is EVERYTHING:
+            return
+        core.check(
+            Asked(
+                keep, causal, query.shape[-2], key.shape[-2], self._dropout_now(),
+                gradients=not can.gradients and needs_gradients(query, key, value, *self.parameters()),
+                transforms=not can.transforms and is_transformed(query),
+                weights=need_weights, dtype=None if autocasting(query) else self.q_proj.weight.dtype,
+            )
+        )  # fmt: skip
+
+    def _check_serving(self, core, query, key, value, keep, cache):
         if not hasattr(cache, "attend"):
             raise TypeError(f"cache: expected a mha_lesson.pytorch.cache.KVCache, got {type(cache).__name__}.")
+        if not core.can.cache:
+            raise ValueError(
+                f"cache: expected None with the core {core.name!r}, got a cache. {who_can(lambda can: can.cache)}"
+            )
+        core.check_cache(cache)
         if not (key is None or key is query) or not (value is None or value is query):
             raise ValueError(
                 "cache: expected self-attention, got key or value. Leave both out. In cross-attention the keys "

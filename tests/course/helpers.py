@@ -21,8 +21,10 @@ ERROR: Could not find a version that satisfies the requirement torch==2.13.0 (fr
 ERROR: No matching distribution found for torch==2.13.0"""
 
 
-def lesson(*sources):
-    cells = [v4.new_code_cell(source, id=f"c{n}") for n, source in enumerate(sources)]
+def lesson(*sources, number=""):
+    """A notebook; with the number of its lesson its cells are the course's own."""
+    first = f"{number}-" if number else ""
+    cells = [v4.new_code_cell(source, id=f"{first}c{n}") for n, source in enumerate(sources)]
     return v4.new_notebook(cells=cells, metadata={"mha_lesson": {"minutes": 20}})
 
 

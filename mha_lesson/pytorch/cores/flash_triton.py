@@ -38,6 +38,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mha_lesson.pytorch import triton_numpy
+from mha_lesson.pytorch.cores.core import COURSE, Core, core_of
+from mha_lesson.pytorch.cores.linear import keys_of
+from mha_lesson.pytorch.cores.sdpa import attention_weights
 
 try:
     import triton
@@ -590,3 +593,28 @@ def _kind(name: str, dtype: torch.dtype) -> str:
     if name in ("Q", "K", "V", "O", "DO", "DQ", "DK", "DV"):
         return {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}[dtype]
     return {"LENGTHS": "*i32", "scale": "fp32"}.get(name, "i32")
+
+
+# ------------------------------------------------------------------------------ in the layer
+
+
+@core_of(flash_attention)
+class FlashCore(Core):
+    """`flash_attention`: the kernels of this file, compiled on a GPU, in NumPy elsewhere. backend: None chooses.
+
+    A mask may hide padding on the right: it becomes the lengths of the sequences.
+    """
+
+    name, can = "flash", COURSE["flash"]
+
+    def __init__(self, backend: str | None = None, block_q: int | None = None, block_k: int | None = None):
+        self.backend, self.block_q, self.block_k = backend, block_q, block_k
+
+    @torch.compiler.disable  # it is compiled already
+    def attend(self, q, k, v, *, keep, causal, dropout):
+        keys = keys_of(keep, k)  # (B, S)
+        lengths = None if keys is None else keys.sum(1)
+        return flash_attention(q, k, v, causal=causal, lengths=lengths, **vars(self))
+
+    def weights(self, q, k, *, keep, causal):
+        return attention_weights(q, k, keep, causal)

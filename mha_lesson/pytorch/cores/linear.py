@@ -39,7 +39,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from mha_lesson.pytorch.cores.core import COURSE, Core, core_of, in_own_precision
 from mha_lesson.pytorch.cores.tiled import check_inputs
+from mha_lesson.pytorch.heads import share_heads
+from mha_lesson.pytorch.masks import causal_mask
 
 # ------------------------------------------------------------------------------ features
 
@@ -84,9 +87,10 @@ class LinearState:
         check_inputs(q, k, v)
         check_causal(q, k)
         query, (key, values) = self._queries(q, k.shape[1]), self._keys(k, v, keep_keys)
-        mix = (query @ key.mT).tril() @ values  # (B, G, R, n, n), (B, G, R, n, V + 1)
-        if self.sums is not None:
-            mix = mix + query @ self.sums[:, :, None]  # (B, G, R, n, V + 1)
+        with in_own_precision(q):
+            mix = (query @ key.mT).tril() @ values  # (B, G, R, n, n), (B, G, R, n, V + 1)
+            if self.sums is not None:
+                mix = mix + query @ self.sums[:, :, None]  # (B, G, R, n, V + 1)
         self._grow(key, values)
         return divide(mix, q)  # (B, H, n, V)
 
@@ -100,10 +104,13 @@ class LinearState:
             raise ValueError(
                 "state: expected one that has taken in keys, got an empty one. Call add(k, v) or step first."
             )
-        return divide(self._queries(q, self.sums.shape[1]) @ self.sums[:, :, None], q)  # (B, H, n, V)
+        with in_own_precision(q):
+            mix = self._queries(q, self.sums.shape[1]) @ self.sums[:, :, None]  # (B, G, R, n, V + 1)
+        return divide(mix, q)  # (B, H, n, V)
 
     def _grow(self, key, values):
-        sums = (key.mT @ values)[:, :, 0]  # (B, G, D, V + 1)
+        with in_own_precision(key):
+            sums = (key.mT @ values)[:, :, 0]  # (B, G, D, V + 1)
         self.sums = sums if self.sums is None else self.sums + sums  # not in place: gradients need the old one
 
     def _queries(self, q, G):
@@ -198,3 +205,45 @@ def check_keep_keys(keep_keys, k) -> Bool[Tensor, "B S"]:
             f"Linear attention can hide keys from all queries, not from some of them."
         )
     return keep_keys
+
+
+# ------------------------------------------------------------------------------ in the layer
+
+
+@core_of(linear_attention)
+class LinearCore(Core):
+    """`linear_attention`, with `features` for phi. A mask may hide keys from all queries, and no more."""
+
+    name, can = "linear", COURSE["linear"]
+
+    def __init__(self, features: Callable = elu_plus_one, chunk: int = 128):
+        self.features, self.chunk = features, chunk
+
+    def attend(self, q, k, v, *, keep, causal, dropout):
+        return linear_attention(q, k, v, causal, self.chunk, self.features, keys_of(keep, k))
+
+    def weights(self, q, k, *, keep, causal):
+        """phi(q_i) · phi(k_j), each row divided by its sum."""
+        wide = torch.promote_types(q.dtype, torch.float32)
+        query, key = self.features(q.to(wide)), self.features(share_heads(k, q.shape[1]).to(wide))
+        with in_own_precision(q):
+            products = query @ key.mT  # (B, H, L, S)
+        if causal:
+            products = products.masked_fill(~causal_mask(*products.shape[-2:], q.device), 0)
+        if keep is not None:
+            products = products.masked_fill(~keep, 0)
+        total = products.sum(-1, keepdim=True)
+        return (products / total.masked_fill(total == 0, 1)).to(q.dtype)
+
+    def check(self, asked):
+        super().check(asked)
+        if asked.causal and asked.L != asked.S:
+            raise ValueError(
+                f"key: expected as many keys as queries with causal=True and the core 'linear', got L = {asked.L} "
+                f"queries and S = {asked.S} keys: earlier tokens belong in a LinearState. A core that can: sdpa, tiled."
+            )
+
+
+def keys_of(keep: Bool[Tensor, "..."] | None, k) -> Bool[Tensor, "B S"] | None:
+    """A mask (1, S) or (B or 1, 1, 1, S) as one for keys, (B, S)."""
+    return None if keep is None else keep.reshape(-1, keep.shape[-1]).expand(k.shape[0], k.shape[2])

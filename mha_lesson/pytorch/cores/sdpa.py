@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from mha_lesson.pytorch.cores.core import COURSE, Core, core_of, in_own_precision
 from mha_lesson.pytorch.heads import share_heads
 from mha_lesson.pytorch.masks import joint_mask, open_empty_rows
 
@@ -93,10 +94,24 @@ def attention_weights(
     and -1e9 does not fit into float16 (NVIDIA/apex#1105). Half types are computed in float32.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
-    scores = q.to(wide) / math.sqrt(q.shape[-1]) @ share_heads(k, q.shape[1]).to(wide).mT  # (B, H, L, S)
+    with in_own_precision(q):
+        scores = q.to(wide) / math.sqrt(q.shape[-1]) @ share_heads(k, q.shape[1]).to(wide).mT  # (B, H, L, S)
     mask = joint_mask(keep, causal, *scores.shape[-2:], q.device)
     if mask is None:
         return scores.softmax(dim=-1).to(q.dtype)
     mask, empty = open_empty_rows(mask)
     weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
     return weights.masked_fill(empty, 0).to(q.dtype)
+
+
+@core_of(attention)
+class SDPACore(Core):
+    """softmax(Q K^T / sqrt(D)) V by whichever of PyTorch's kernels fits: the default."""
+
+    name, can = "sdpa", COURSE["sdpa"]
+
+    def attend(self, q, k, v, *, keep, causal, dropout):
+        return attention(q, k, v, keep, causal, dropout)
+
+    def weights(self, q, k, *, keep, causal):
+        return attention_weights(q, k, keep, causal)

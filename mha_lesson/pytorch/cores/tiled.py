@@ -35,12 +35,15 @@ et al. 2022, "FlashAttention", algorithms 1, 2 and 4; Dao 2023, "FlashAttention-
 """
 
 import math
+from functools import wraps
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from mha_lesson.pytorch.cores.core import COURSE, Core, core_of, in_own_precision
+from mha_lesson.pytorch.cores.sdpa import attention_weights
 from mha_lesson.pytorch.masks import check_keep
 
 # ------------------------------------------------------------------------------ what you call
@@ -163,11 +166,23 @@ def attend_by_tiles(q, k, v, keep, causal: bool, block_q: int = 128, block_k: in
     return TiledAttention.apply(q, k, v, keep, causal, block_q, block_k)
 
 
+def wide_under_autocast(function):
+    """The function, its first argument a tensor, as it is written: autocast makes no product of it narrower."""
+
+    @wraps(function)
+    def exactly(q, *rest):
+        with in_own_precision(q):
+            return function(q, *rest)
+
+    return exactly
+
+
 class TiledAttention(torch.autograd.Function):
     """The formulas at the top of this file. Inside, arrays have three axes: see `fold`."""
 
     @staticmethod
-    def forward(ctx, q, k, v, keep, causal, block_q, block_k):
+    @wide_under_autocast
+    def forward(q, k, v, keep, causal, block_q, block_k):
         queries, keys, values = prepare(q, k, v)
         out = queries.new_empty((*queries.shape[:2], v.shape[3]))  # (B·G, L·R, V)
         lse = queries.new_empty((*queries.shape[:2], 1))  # (B·G, L·R, 1)
@@ -188,16 +203,35 @@ class TiledAttention(torch.autograd.Function):
             lse[:, rows] = peak + total.masked_fill_(empty, 1).log()
             torch.div(mix, total, out=out[:, rows])
         # Copies: autograd lets nobody change a result in place (out += x) that is a view of something.
-        out, lse = unfold(out, q).to(q.dtype, copy=True), unfold(lse, q)[..., 0].clone()  # (B, H, L, V), (B, H, L)
-        ctx.save_for_backward(q, k, v, keep, out, lse)
-        ctx.options = causal, block_q, block_k
+        return unfold(out, q).to(q.dtype, copy=True), unfold(lse, q)[..., 0].clone()  # (B, H, L, V), (B, H, L)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """What the way back needs. Apart from `forward`, so that torch.func.grad works, too."""
+        q, k, v, keep, *options = inputs
+        ctx.save_for_backward(q, k, v, keep, *output)
+        ctx.options = options
         ctx.set_materialize_grads(False)
-        return out, lse
+
+    @staticmethod
+    def vmap(info, in_dims, q, k, v, keep, *options):
+        """Under torch.func.vmap: the mapped axis becomes a part of the batch, (N·B, H, L, D)."""
+        N = info.batch_size
+        q, k, v = (in_front(x, dim, N).flatten(0, 1) for x, dim in zip((q, k, v), in_dims, strict=False))
+        if keep is not None:
+            keep = in_front(keep, in_dims[3], N)  # (N, B or 1, G or 1, L or 1, R or 1, S)
+            keep = keep.expand(-1, q.shape[0] // N, *[-1] * 4).flatten(0, 1)
+        out, lse = TiledAttention.apply(q, k, v, keep, *options)
+        return (out.unflatten(0, (N, -1)), lse.unflatten(0, (N, -1))), (0, 0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_out, grad_lse):
-        q, k, v, keep, out, lse = ctx.saved_tensors
+        return TiledAttention.slopes(*ctx.saved_tensors, grad_out, grad_lse, ctx.options)
+
+    @staticmethod
+    @wide_under_autocast
+    def slopes(q, k, v, keep, out, lse, grad_out, grad_lse, options):
         queries, keys, values = prepare(q, k, v)
         G, wide = k.shape[1], queries.dtype
         grads = torch.zeros_like(out) if grad_out is None else grad_out
@@ -206,7 +240,7 @@ class TiledAttention(torch.autograd.Function):
         lse = lse.masked_fill(lse == -math.inf, math.inf)  # an empty row: P = exp(S - inf) = 0
         grads, delta, lse = (fold(x, G, wide) for x in (grads, delta[..., None], lse[..., None]))  # (B·G, L·R, V or 1)
         grad_q, grad_k, grad_v = torch.zeros_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
-        for rows, tiles in blocks(q, k, keep, *ctx.options):
+        for rows, tiles in blocks(q, k, keep, *options):
             for cols, hidden in tiles:
                 scores = hide(queries[:, rows] @ keys[:, cols].mT, hidden, q, k)  # (B·G, n·R, s)
                 weights = scores.sub_(lse[:, rows]).exp_()  # P, in the same place
@@ -217,6 +251,11 @@ class TiledAttention(torch.autograd.Function):
                 grad_k[:, cols].baddbmm_(grad_scores.mT, queries[:, rows])
         grad_q = grad_q.mul_(1 / math.sqrt(q.shape[3]))
         return *(unfold(grad, x).to(x.dtype) for grad, x in ((grad_q, q), (grad_k, k), (grad_v, v))), *[None] * 4
+
+
+def in_front(x: Tensor, dim: int | None, N: int) -> Tensor:
+    """x with the mapped axis first; one that is not mapped is the same for all N."""
+    return x.expand(N, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
 def prepare(q, k, v):
@@ -287,3 +326,23 @@ def check_parts(out1, lse1, out2, lse2):
             raise ValueError(
                 f"lse{name}: expected {tuple(out1.shape[:-1])}, one number for each row of out, got {tuple(lse.shape)}."
             )
+
+
+# ------------------------------------------------------------------------------ in the layer
+
+
+@core_of(tiled_attention)
+class TiledCore(Core):
+    """`tiled_attention`, by tiles of block_q queries and block_k keys. Exact; memory grows with L, not with L · S."""
+
+    name, can = "tiled", COURSE["tiled"]
+
+    def __init__(self, block_q: int = 128, block_k: int = 512):
+        self.block_q, self.block_k = block_q, block_k
+
+    @torch.compiler.disable  # a compiler would write the loop over the tiles out, and hold them all
+    def attend(self, q, k, v, *, keep, causal, dropout):
+        return tiled_attention(q, k, v, keep, causal, self.block_q, self.block_k)
+
+    def weights(self, q, k, *, keep, causal):
+        return attention_weights(q, k, keep, causal)

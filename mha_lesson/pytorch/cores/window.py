@@ -36,8 +36,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from mha_lesson.pytorch.cores.sdpa import attention, has_nan
+from mha_lesson.pytorch.cores.core import COURSE, Core, core_of
+from mha_lesson.pytorch.cores.sdpa import attention, attention_weights, has_nan
 from mha_lesson.pytorch.cores.tiled import check_inputs
+from mha_lesson.pytorch.masks import causal_mask
 
 CHUNK = 64  # small, for the two corners that are masked away grow with it; not too small for matrix products
 
@@ -121,3 +123,39 @@ def check_numbers(**numbers: tuple[int, int]):
     for name, (number, least) in numbers.items():
         if not isinstance(number, Integral) or number < least:
             raise ValueError(f"{name}: expected a whole number from {least} on, got {number!r}.")
+
+
+# ------------------------------------------------------------------------------ in the layer
+
+
+@core_of(window_attention)
+class WindowCore(Core):
+    """`window_attention`: causal, each query sees the last `width` keys, and the first `sinks`.
+
+    Padding on the right needs no mask: it lies in the future of every real token. Served from a
+    cache, the layer needs one that forgets in the same way: KVCache(window=width).
+    """
+
+    name, can = "window", COURSE["window"]
+
+    def __init__(self, width: int, chunk: int | None = None, sinks: int = 0):
+        check_numbers(width=(width, 1), chunk=(CHUNK if chunk is None else chunk, 1), sinks=(sinks, 0))
+        self.width, self.chunk, self.sinks = width, chunk, sinks
+
+    def attend(self, q, k, v, *, keep, causal, dropout):
+        return window_attention(q, k, v, self.width, self.chunk, self.sinks)
+
+    def weights(self, q, k, *, keep, causal):
+        L, S = q.shape[2], k.shape[2]
+        near = ~causal_mask(L, S, q.device).tril(S - L - self.width)  # (L, S), False at those too far back
+        near[:, : self.sinks] = True
+        return attention_weights(q, k, near, causal=True)
+
+    def check_cache(self, cache):
+        if self.sinks:
+            raise ValueError(f"cache: expected None with a window that keeps {self.sinks} sinks. Leave the cache out.")
+        if cache.window != self.width:
+            raise ValueError(
+                f"cache: expected KVCache(window={self.width}), which forgets as this layer's core does, "
+                f"got window={cache.window}."
+            )

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
+from mha_lesson.pytorch.cores.core import COURSE, Core, core_of
 from mha_lesson.pytorch.cores.tiled import attention_with_lse, merge
 from mha_lesson.pytorch.parallel.traffic import count
 
@@ -102,3 +103,26 @@ def ring_work(world_size: int, order: str = "plain") -> list[int]:
         raise ValueError(f'order: expected "plain" or "zigzag", got {order!r}.')
     mine = {"plain": lambda r: (2 * r, 2 * r + 1), "zigzag": lambda r: (r, 2 * world_size - 1 - r)}[order]
     return [sum(block + 1 for block in mine(rank)) for rank in range(world_size)]
+
+
+@core_of(ring_attention)
+class RingCore(Core):
+    """`ring_attention`: the layer is given this rank's piece of the tokens, and gives their outputs.
+
+    layer = MultiHeadAttention(64, 8, core=RingCore())          the same weights on every rank
+    with torch.no_grad(): output = layer(my_piece, causal=True)
+
+    Rotary positions go on where the pieces of the ranks before end.
+    """
+
+    name, can = "ring", COURSE["ring"]
+
+    def __init__(self, group=None):
+        self.group = group
+
+    @torch.compiler.disable
+    def attend(self, q, k, v, *, keep, causal, dropout):
+        return ring_attention(q, k, v, causal, self.group)
+
+    def positions(self, L, device=None):
+        return dist.get_rank(self.group) * L + torch.arange(L, device=device)
