@@ -104,7 +104,7 @@ def lab(folder, settings=SETTINGS):
 
 def lab_command(folder, port, token):
     """The course's own command line, for another folder and without an open door to your browser."""
-    command = course_lab.command([], browser=False)
+    command = course_lab.command(Path(folder), [], browser=False)
     return [option for option in command if not option.startswith("--ServerApp.root_dir=")] + [
         f"--ServerApp.root_dir={folder}",
         "--ServerApp.ip=127.0.0.1",

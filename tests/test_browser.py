@@ -155,3 +155,15 @@ def a_wrong_answer_is_named(lesson):
     mistake = next(known for known in REGISTRY["05.softmax"].mistakes if known.name == "over_queries")
     assert mistake.say in " ".join(shown[0]["data"]["text/plain"].split())
     lesson.on_screen(index).get_by_text("05.softmax: incorrect").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("named", "result"), [(None, pytest.skip.Exception), ("/nowhere/browser", pytest.fail.Exception)]
+)
+def test_a_browser_that_was_asked_for_is_no_skip(monkeypatch, named, result):
+    monkeypatch.setattr(browser_lab, "BROWSERS", ())
+    monkeypatch.delenv("MHA_LESSON_BROWSER", raising=False)
+    if named:
+        monkeypatch.setenv("MHA_LESSON_BROWSER", named)
+    with pytest.raises(result, match=r"playwright is not installed|no browser at|no Chromium"):
+        browser_lab.require()

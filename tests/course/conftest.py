@@ -10,7 +10,8 @@ def folder(tmp_path, monkeypatch):
     """An empty course folder that the code takes for its own."""
     root = tmp_path / "Kurs mit Leerzeichen – 注意"
     (root / "notebooks").mkdir(parents=True)
-    (root / "requirements.txt").write_text("numpy==2.4.6\ntorch==2.13.0\n", encoding="utf-8")
+    # As bytes: Windows would write other line ends, and one test adds them by itself.
+    (root / "requirements.txt").write_bytes(b"numpy==2.4.6\ntorch==2.13.0\n")
     monkeypatch.setattr(paths, "ROOT", root)
     monkeypatch.setattr(paths, "NOTEBOOKS", root / "notebooks")
     monkeypatch.setattr(paths, "TESTS", root / "tests")
