@@ -16,4 +16,4 @@ Importing `mha_lesson` alone loads nothing heavy. Import what you need:
     from mha_lesson.exercises import check, hint, solution
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,7 +1,7 @@
 """Where the course's files are, and how its programs are found. Standard library alone.
 
 In a clone, `data/` and `notebooks/` lie beside the package. A wheel has them inside it
-(`setup.py` puts them there), so that `pip install` brings the whole course along.
+(`pyproject.toml` says how), so that `pip install` brings the whole course along.
 """
 
 import os
