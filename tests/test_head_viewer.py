@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mha_lesson import show
-from mha_lesson.show import head_viewer, widgets
+from mha_lesson.show import widgets
+from mha_lesson.show.widgets import head_viewer
 from tests import browser_lab
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -242,7 +243,7 @@ def test_state_is_what_the_browser_chose():
 
 def test_an_install_has_the_script():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert "*.js" in project["tool"]["setuptools"]["package-data"]["mha_lesson.show"]
+    assert "**/*.js" in project["tool"]["setuptools"]["package-data"]["mha_lesson"]
     script = head_viewer.SCRIPT.read_text(encoding="utf-8")
     assert "http" not in script.replace("http://www.w3.org/2000/svg", "")  # a name, not an address
 

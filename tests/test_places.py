@@ -109,7 +109,11 @@ def elsewhere(wheel, tmp_path_factory):
 @pytest.mark.slow
 def test_the_wheel_holds_what_the_course_is_made_of(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder, kinds in (("notebooks", "ipynb|md"), ("data", "npz|tsv|txt|md|json|safetensors"), ("mha_lesson", "py|js")):
+    for folder, kinds in (
+        ("notebooks", "ipynb|md"),
+        ("data", "npz|tsv|txt|md|json|safetensors"),
+        ("mha_lesson", "py|js"),
+    ):
         kept = re.compile(rf"[^.].*\.({kinds})")
         files = [file.relative_to(places.ROOT / folder) for file in sorted((places.ROOT / folder).rglob("*"))]
         there = {file.as_posix() for file in files if kept.fullmatch(file.name) and "__pycache__" not in file.parts}

@@ -13,7 +13,9 @@ from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from mha_lesson.show import diagrams, markup, palette, plots, widget_base, widgets
+from mha_lesson.show import markup, palette, widgets
+from mha_lesson.show.figures import diagrams, plots
+from mha_lesson.show.widgets import base as widget_base
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENS = ["Maya", "placed", "the", "book"]
@@ -505,7 +507,9 @@ def test_widgets_work_as_pictures_where_ipywidgets_is_missing(monkeypatch):
 
 
 def _widget_modules():
-    from mha_lesson.show import widget_masks, widget_scores, widget_words
+    from mha_lesson.show.widgets import masks as widget_masks
+    from mha_lesson.show.widgets import scores as widget_scores
+    from mha_lesson.show.widgets import words as widget_words
 
     return widget_masks, widget_scores, widget_words
 

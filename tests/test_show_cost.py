@@ -11,10 +11,12 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from mha_lesson import show
-from mha_lesson.show import plots, plots_cost, widget_tiles
+from mha_lesson.show.figures import cost as plots_cost
+from mha_lesson.show.figures import plots
 from mha_lesson.show.palette import ink_on
-from mha_lesson.show.widget_cache import cache_facts, cache_html, cache_text, choice_name, head_choices, size_text
-from mha_lesson.show.widget_tiles import final_answer, seen_by, tile_states, tile_steps
+from mha_lesson.show.widgets import tiles as widget_tiles
+from mha_lesson.show.widgets.cache import cache_facts, cache_html, cache_text, choice_name, head_choices, size_text
+from mha_lesson.show.widgets.tiles import final_answer, seen_by, tile_states, tile_steps
 from mha_lesson.steps.masks import causal_mask
 from mha_lesson.steps.serving import PUBLISHED, kv_cache_bytes
 from mha_lesson.steps.softmax import masked_softmax

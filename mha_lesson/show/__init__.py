@@ -10,7 +10,7 @@ load when something that needs them is used for the first time.
 
 from importlib import import_module
 
-_SUBMODULES = ("numbers", "plots", "plots_cost", "widgets")
+_SUBMODULES = ("figures", "numbers", "widgets")
 
 _HOME = {
     **dict.fromkeys(
@@ -29,7 +29,7 @@ _HOME = {
             "summary",
             "tradeoff",
         ),
-        "plots",
+        "figures.plots",
     ),
     **dict.fromkeys(
         (
@@ -43,7 +43,7 @@ _HOME = {
             "roofline_text",
             "slope_of",
         ),
-        "plots_cost",
+        "figures.cost",
     ),
     **dict.fromkeys(
         (
@@ -67,9 +67,9 @@ __all__ = [*_SUBMODULES, *_HOME]
 def __getattr__(name):
     """Load a submodule, or a name out of one, when it is first asked for."""
     if name in _SUBMODULES:
-        return import_module(f".{name}", __name__)
+        return import_module(f"{__name__}.{name}")
     if name in _HOME:
-        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

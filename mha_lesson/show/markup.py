@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from .palette import ink_on
+from mha_lesson.show.palette import ink_on
 
 BAR, BEST_BAR = "#0072b2", "#d55e00"
 

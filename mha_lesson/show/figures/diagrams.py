@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from .origin import split_origin
-from .palette import between, darker, head_colour, ink_on
+from mha_lesson.show.origin import split_origin
+from mha_lesson.show.palette import between, darker, head_colour, ink_on
 
 # (text, lesson number or "", is it done once for each head?)
 FLOW = (

@@ -4,8 +4,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from . import markup
-from .widget_base import WIDE, LessonWidget, ipywidgets, largest, plain
+from mha_lesson.show import markup
+from mha_lesson.show.widgets.base import WIDE, LessonWidget, ipywidgets, largest, plain
 
 SAMPLES, KEYS, LARGEST_D = 200, 8, 1024
 
@@ -134,7 +134,7 @@ class ScaleSlider(LessonWidget):
         )
 
     def picture(self):
-        from . import plots
+        from mha_lesson.show.figures import plots
 
         series = {}
         for scaled in (False, True):
@@ -287,7 +287,7 @@ class SoftmaxExplorer(LessonWidget):
         )
 
     def picture(self):
-        from . import plots
+        from mha_lesson.show.figures import plots
 
         labels = [f"score {score:g}" for score in self.scores]
         groups = {f"temperature {t:g}": self.compute(temperature=t, subtract=True)["weights"] for t in (0.25, 1.0, 4.0)}

@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from . import markup
+from mha_lesson.show import markup
 
 try:
     import ipywidgets
@@ -85,7 +85,7 @@ class LessonWidget:
     def png(self):
         """The picture as PNG bytes, drawn when first needed."""
         if self._png is None:
-            from . import plots
+            from mha_lesson.show.figures import plots
 
             self._png = plots.png(self.picture())
         return self._png

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from . import markup
-from .origin import split_origin
-from .palette import head_colour, signed_colour
-from .widget_base import WIDE, LessonWidget, distinct, ipywidgets, largest, plain, square
+from mha_lesson.show import markup
+from mha_lesson.show.origin import split_origin
+from mha_lesson.show.palette import head_colour, signed_colour
+from mha_lesson.show.widgets.base import WIDE, LessonWidget, distinct, ipywidgets, largest, plain, square
 
 
 class PositionSlider(LessonWidget):
@@ -79,7 +79,7 @@ class PositionSlider(LessonWidget):
         )
 
     def picture(self):
-        from . import plots
+        from mha_lesson.show.figures import plots
 
         position = self.start["position"]
         names = self.words or range(len(self.positions))
@@ -157,7 +157,7 @@ class WordScores(LessonWidget):
         )
 
     def picture(self):
-        from . import plots
+        from mha_lesson.show.figures import plots
 
         word = self.start["word"]
         return plots.bars(self.tokens, self.scores[word], f"scores of the query of {self.tokens[word]}", "score")
@@ -273,7 +273,7 @@ class TensorSlicer(LessonWidget):
         return markup.colour_table(texts, colours, rows, columns, caption, framed)
 
     def picture(self):
-        from . import plots
+        from mha_lesson.show.figures import plots
 
         shape = (len(self.tokens), self.d_model)
         return plots.head_tensor(np.zeros(shape), self.num_heads, self.tokens)

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
-from .palette import LINE_COLOURS, darker, head_colour
-from .plots import MARKERS, SMALL, STYLES, _title
+from mha_lesson.show.figures.plots import MARKERS, SMALL, STYLES, _title
+from mha_lesson.show.palette import LINE_COLOURS, darker, head_colour
 
 GUIDE = "#8c8c8c"
 SIZE = (7.6, 4.3)  # inches

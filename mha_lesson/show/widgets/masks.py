@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from . import markup
-from .palette import weight_colour
-from .widget_base import LessonWidget, distinct, ipywidgets, plain, shows_errors, square
+from mha_lesson.show import markup
+from mha_lesson.show.palette import weight_colour
+from mha_lesson.show.widgets.base import LessonWidget, distinct, ipywidgets, plain, shows_errors, square
 
 MOST_TOKENS = 14
 
@@ -193,7 +193,7 @@ class MaskPainter(LessonWidget):
         )
 
     def picture(self):
-        from . import plots
+        from mha_lesson.show.figures import plots
 
         keep = self.start["keep"]
         weights = self.weights(keep)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from . import palette
-from .markup import BAR, BEST_BAR
-from .widget_base import LessonWidget, Stand, distinct, largest, plain
+from mha_lesson.show import palette
+from mha_lesson.show.markup import BAR, BEST_BAR
+from mha_lesson.show.widgets.base import LessonWidget, Stand, distinct, largest, plain
 
 SCRIPT = Path(__file__).with_suffix(".js")
 ONE = 65535  # how a weight of 1.0 travels
@@ -94,7 +94,7 @@ class HeadViewer(LessonWidget):
         """The start: its word joined to the words it looks at, and every head as a small map."""
         from matplotlib.figure import Figure
 
-        from . import plots
+        from mha_lesson.show.figures import plots
 
         layer, head, word = self.start.values()
         length = max(len(self.tokens), len(self.sources))

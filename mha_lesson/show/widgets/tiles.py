@@ -18,8 +18,8 @@ from html import escape
 
 import numpy as np
 
-from . import markup
-from .widget_base import WIDE, LessonWidget, ipywidgets, plain
+from mha_lesson.show import markup
+from mha_lesson.show.widgets.base import WIDE, LessonWidget, ipywidgets, plain
 
 LARGEST = 12  # queries, and keys, that a table can show
 GREATEST_WIDTH = 3  # numbers of a value

@@ -8,9 +8,9 @@ as there are query heads (MHA), one for all (MQA), or one for each group of quer
 
 from math import floor, log10
 
-from . import markup
-from .palette import LINE_COLOURS
-from .widget_base import WIDE, LessonWidget, ipywidgets
+from mha_lesson.show import markup
+from mha_lesson.show.palette import LINE_COLOURS
+from mha_lesson.show.widgets.base import WIDE, LessonWidget, ipywidgets
 
 GIB = 2**30
 UNITS = (("TiB", 2**40), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10))

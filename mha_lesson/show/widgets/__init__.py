@@ -7,13 +7,13 @@ Put one at the end of a cell to show it:
 `widget.render(...)` gives the HTML that a state of the controls leads to.
 """
 
-from .head_viewer import HeadViewer
-from .widget_base import LessonWidget, shows_errors
-from .widget_cache import KVCacheCalculator
-from .widget_masks import MaskPainter
-from .widget_scores import ScaleSlider, SoftmaxExplorer
-from .widget_tiles import TileStepper
-from .widget_words import PositionSlider, TensorSlicer, WordScores
+from mha_lesson.show.widgets.base import LessonWidget, shows_errors
+from mha_lesson.show.widgets.cache import KVCacheCalculator
+from mha_lesson.show.widgets.head_viewer import HeadViewer
+from mha_lesson.show.widgets.masks import MaskPainter
+from mha_lesson.show.widgets.scores import ScaleSlider, SoftmaxExplorer
+from mha_lesson.show.widgets.tiles import TileStepper
+from mha_lesson.show.widgets.words import PositionSlider, TensorSlicer, WordScores
 
 __all__ = [
     "HeadViewer",

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from .diagrams import course_map, head_tensor
-from .palette import LINE_COLOURS
+from mha_lesson.show.figures.diagrams import course_map, head_tensor
+from mha_lesson.show.palette import LINE_COLOURS
 
 __all__ = [
     "bars",
