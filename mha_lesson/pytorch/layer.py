@@ -40,6 +40,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from mha_lesson.attention import MultiHeadAttention as NumpyMultiHeadAttention
+from mha_lesson.attention import numpy_copy
 from mha_lesson.pytorch.cores.core import (
     EVERYTHING,
     Asked,
@@ -261,7 +262,7 @@ class MultiHeadAttention(nn.Module):
             )
         weights = [self._all_heads(linear, linear.weight) for linear in self.projections()]
         biases = [self._all_heads(linear, linear.bias) for linear in self.projections()]
-        return NumpyMultiHeadAttention(*(to_array(w).T for w in weights), self.num_heads, *map(to_array, biases))
+        return NumpyMultiHeadAttention(*(numpy_copy(w).T for w in weights), self.num_heads, *map(numpy_copy, biases))
 
     def _all_heads(self, linear, x):
         """The rows of a shared head once for each of its query heads: (G·D, ...) becomes (E, ...)."""
@@ -386,11 +387,3 @@ class MultiHeadAttention(nn.Module):
                 f"value: expected one row for each of the {key.shape[-2]} keys {tuple(key.shape)}, "
                 f"got {tuple(value.shape)}."
             )
-
-
-def to_array(tensor: Tensor | None):
-    """A NumPy copy; bfloat16, which NumPy lacks, as float32."""
-    if tensor is None:
-        return None
-    tensor = tensor.detach().cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().copy()
