@@ -341,7 +341,7 @@ FAULTS = [
             "bias=any(b is not None for b in biases)",
             "bias=all(b is not None for b in biases)",
         ),
-        ("torch_to_numpy_not_transposed", "*(to_array(w).T for w in weights)", "*(to_array(w) for w in weights)"),
+        ("torch_to_numpy_not_transposed", "*(numpy_copy(w).T for w in weights)", "*(numpy_copy(w) for w in weights)"),
         (
             "torch_to_numpy_heads_tiled",
             "heads.repeat_interleave(self.num_heads // self.num_kv_heads, dim=0).flatten(0, 1)",
