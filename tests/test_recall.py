@@ -17,8 +17,6 @@ if HAS_TORCH:
     from mha_lesson.models import recall, training
     from mha_lesson.models.blocks import (
         Block,
-        LinearAttention,
-        WindowAttention,
         attention_layers,
         heads_off,
         make_attention,
@@ -27,6 +25,7 @@ if HAS_TORCH:
     from mha_lesson.models.recall import BANDS, BLANK, LENGTH, PAIRS
     from mha_lesson.pytorch import MultiHeadAttention
     from mha_lesson.pytorch.cache import KVCache
+    from mha_lesson.pytorch.cores import LinearCore, SDPACore, WindowCore
 
 THREE = ("full attention", "window 32", "linear")
 
@@ -128,10 +127,10 @@ class TestCheaperAttention:
     def test_kinds_and_names(self):
         full = make_attention(8, 4, 2)
         for kind, made in (
-            (WindowAttention, make_attention(8, 4, 2, mixing="window", window=5)),
-            (LinearAttention, make_attention(8, 4, 2, mixing="linear")),
+            (WindowCore, make_attention(8, 4, 2, mixing="window", window=5)),
+            (LinearCore, make_attention(8, 4, 2, mixing="linear")),
         ):
-            assert type(made) is kind and isinstance(made, MultiHeadAttention)
+            assert type(made.core) is kind and type(made) is MultiHeadAttention
             assert (made.num_heads, made.num_kv_heads) == (4, 2)
             assert {n: t.shape for n, t in made.state_dict().items()} == {
                 n: t.shape for n, t in full.state_dict().items()
@@ -141,17 +140,18 @@ class TestCheaperAttention:
     def test_what_is_refused(self, mixing):
         layer = make_attention(8, 2, mixing=mixing, window=3 if mixing == "window" else None)
         x = torch.randn(2, 5, 8)
-        refused = [
-            ("causal: expected True", {}),
-            ("keep: expected None", {"causal": True, "keep": torch.ones(5, 5, dtype=torch.bool)}),
-            ("key: expected None", {"causal": True, "key": torch.randn(2, 5, 8)}),
-            ("key: expected None", {"causal": True, "key": x, "value": torch.randn(2, 5, 8)}),
-            ("cache: expected None", {"cache": KVCache()}),
-        ]
+        refused = [("keep: expected None", {"causal": True, "keep": torch.ones(5, 5, dtype=torch.bool)})]
+        if mixing == "window":
+            refused += [("causal: expected True", {}), ("cache: expected KVCache(window=3)", {"cache": KVCache()})]
+        else:
+            refused += [
+                ("key: expected as many keys as queries", {"causal": True, "key": torch.randn(2, 7, 8)}),
+                ("cache: expected None", {"cache": KVCache()}),
+            ]
         for text, options in refused:
             with pytest.raises(ValueError, match=says(text)):
                 layer(x, **options)
-        with pytest.raises(ValueError, match=says("to_numpy: expected full attention")):
+        with pytest.raises(ValueError, match=says("core: expected full attention")):
             layer.to_numpy()
 
     @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ class TestTask:
 
     def test_variants_are_what_they_are_called(self):
         task = get_task("recall")
-        kinds = {"window": WindowAttention, "linear": LinearAttention, "full": MultiHeadAttention}
+        kinds = {"window": WindowCore, "linear": LinearCore, "full": SDPACore}
         sizes = set()
         for name, variant in task.variants.items():
             model = task.build(**variant)
@@ -407,7 +407,7 @@ class TestTask:
             assert len(layers) == (2 if "two layers" in name else 1)
             first = name.split()[0].strip(",")
             if first in kinds:
-                assert all(type(layer) is kinds[first] for layer in layers)
+                assert all(type(layer.core) is kinds[first] for layer in layers)
                 assert layers[0].num_heads == (1 if "1 head" in name else 4 if "4 heads" in name else 2)
                 if "two layers" not in name and "wide" not in name:
                     sizes.add(training.count_parameters(model))
@@ -423,7 +423,7 @@ class TestRecord:
 
     def test_every_variant_with_three_seeds(self):
         record = results.sweep("recall")
-        assert record["command"] == "python3 -m mha_lesson.models sweep recall" and record["metric"] == "accuracy"
+        assert record["command"] == "python3 -m mha_lesson train sweep recall" and record["metric"] == "accuracy"
         assert all(row["steps"] == 800 for row in record["rows"])
         seen = {}
         for row in record["rows"]:
