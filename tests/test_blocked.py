@@ -5,26 +5,33 @@ import subprocess
 import sys
 import textwrap
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mha_lesson
 from mha_lesson import blocked
 from mha_lesson.attention import blocked_attention, scaled_dot_product_attention
+from mha_lesson.course.paths import ROOT
 from mha_lesson.steps.masks import causal_mask
 from tests.reference import loop_attention, near, read_only, says, stable
 
-ROOT = Path(mha_lesson.__file__).resolve().parents[1]
 ATOL = {np.float64: 1e-12, np.float32: 1e-5}
+
+
 BLOCKS = [1, 2, 3, 7, 1000]
 
+
 seeds = st.integers(0, 2**16)
+
+
 blocks = st.sampled_from(BLOCKS)
+
+
 dtypes = st.sampled_from([np.float64, np.float32])
+
+
 loudness = st.sampled_from([1, 30])  # 30: scores too large to leave the largest one in
 
 

@@ -48,7 +48,7 @@ class Program(NamedTuple):
 PROGRAMS = {
     "benchmark": Program("mha_lesson.benchmark.command"),
     "train": Program("mha_lesson.models.command"),
-    "faults": Program("tests.mutation.run", needs="test", clone=True),
+    "faults": Program("tests.faults.run", needs="test", clone=True),
 }
 
 

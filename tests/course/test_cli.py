@@ -105,7 +105,7 @@ def examples():
     """Every command that a help shows: (its arguments, what read them)."""
     from mha_lesson.benchmark.command import EXAMPLES as OF_BENCHMARK
     from mha_lesson.models.command import EXAMPLES as OF_TRAIN
-    from tests.mutation.run import EXAMPLES as OF_FAULTS
+    from tests.faults.run import EXAMPLES as OF_FAULTS
 
     lines = "\n".join([*map(cli.shown, ["", *cli.WORDS]), OF_BENCHMARK, OF_TRAIN, OF_FAULTS]).splitlines()
     commands = [line.split(f"{cli.COMMAND} ")[1] for line in lines if cli.COMMAND in line]
@@ -117,7 +117,7 @@ def test_every_example_is_understood(command, monkeypatch):
     """As far as the first thing that would run: the options are read, and nothing is started."""
     from mha_lesson.benchmark import command as benchmark
     from mha_lesson.models import command as train
-    from tests.mutation import run as faults
+    from tests.faults import run as faults
 
     word, *rest = shlex.split(command)
     if word == "benchmark":

@@ -265,7 +265,7 @@ class Tiles(NamedTuple):
 
 
 # (half precision?, width up to 64?, large fast memory?) -> tiles. The last is H100, H200, B200 (228 KB a core);
-# the others must do with the 99 KB of an RTX card. No entry spills numbers out of the registers (tests/test_flash.py).
+# the others must do with the 99 KB of an RTX card. No entry spills numbers out of the registers (its test says so).
 FORWARD_TILES = {
     (True, True, True): Tiles(128, 64, 8, 3),
     (True, True, False): Tiles(128, 64, 8, 2),
