@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from mha_lesson.course import learner, selection, suite
+from mha_lesson.course import environment, learner, selection, suite
 from tests.course.helpers import lesson, printed
 
 STUB = 'def scores(q, k):\n    raise NotImplementedError\n\n\ncheck("03.scores", scores)'
@@ -22,6 +22,7 @@ display(data, raw=True, metadata={"image/png": {"alt": "a map of 3 by 3"}})"""
 def compare(tmp_path, capfd, monkeypatch):
     """Store a notebook and compare it: compare(nb) -> (did it pass?, what was printed)."""
     monkeypatch.delenv(learner.STRICT, raising=False)
+    monkeypatch.setattr(environment, "build_font_cache", lambda variables: None)  # no figure is drawn here
 
     def run(nb, *extra, target=""):
         file = tmp_path / "03_scaling.ipynb"
@@ -69,19 +70,16 @@ def test_what_is_wrong_is_named_as_git_does(compare, monkeypatch):
     assert "FAILED" in said and "03_scaling.ipynb::cell-3" in said
 
 
-def test_one_cell_alone_has_what_the_cells_before_it_define(compare):
+def test_one_cell_alone_has_what_the_cells_before_it_define(compare, tmp_path):
     nb = stored(("x = 1",), ("print(x)", printed("wrong\n")), ("print(x + 1)", printed("2\n")), ("y", printed("3\n")))
-    passed, said = compare(nb, target="::cell-3")
-    assert passed and "1 passed" in said
-    passed, said = compare(nb, "-k", "cell-2 or cell-3")
-    assert not passed and "1 failed, 1 passed, 2 deselected" in said and "-wrong\n+1\n" in said
+    passed, said = compare(nb, f"{tmp_path / '03_scaling.ipynb'}::cell-2", target="::cell-3")
+    assert not passed and "1 failed, 1 passed" in said and "-wrong\n+1\n" in said
 
 
 def test_the_last_failures_alone(compare, tmp_path, monkeypatch):
     monkeypatch.setattr(suite, "cache", lambda *a: ["-o", f"cache_dir={tmp_path / 'cache'}"])
     nb = stored(("x = 1",), ("print(x)", printed("1\n")), ("print(x + 1)", printed("wrong\n")))
     assert "1 failed, 2 passed" in compare(nb)[1]
-    assert "1 failed\n" in re.sub(" in .*", "", compare(nb, "--lf")[1]).replace(", 2 deselected", "")
     nb.cells[-1].outputs[0].text = "2\n"
     passed, said = compare(nb, "--lf")
     assert passed and "1 passed" in said
@@ -89,11 +87,11 @@ def test_the_last_failures_alone(compare, tmp_path, monkeypatch):
 
 @pytest.fixture
 def solved():
-    """A lesson with one exercise, as its learner saved it: solved, run out of order, with two cells of their own."""
+    """A lesson with one exercise, as its learner saved it: begun, run out of order, with two cells of their own."""
     not_found = v4.new_output("error", ename="NameError", evalue="nonsense", traceback=[])
     nb = stored(
         (FIRST,),
-        (STUB.replace("raise NotImplementedError", "return nonsense"), not_found),
+        ("def scores(q, k) return half an answer", not_found),
         (ADOPT, printed("03.scores: from here on your own function is used.\nshape (1, 1)\n")),
         ('status("03")', printed("3 of 3 exercises solved")),
         ("print(6 * 7)", printed("42\n")),
@@ -105,13 +103,8 @@ def solved():
     return nb
 
 
-def test_a_learners_work_is_left_out(compare, solved):
-    passed, said = compare(solved)
-    assert passed, said
-    assert "6 passed" in said, "the empty cell at the end is none"
-
-
-def test_a_fault_beside_a_learners_work_is_found(compare, solved):
+def test_a_learners_work_is_left_out_and_a_fault_beside_it_is_found(compare, solved):
+    """Of six cells (the empty one at the end is none) those two fail whose stored text is made wrong here."""
     solved.cells[4].outputs[0].text = solved.cells[4].outputs[0].text.replace("(1, 1)", "(1, 2)")
     solved.cells[-2].outputs[0].text = "43\n"
     passed, said = compare(solved)
@@ -122,7 +115,7 @@ def test_a_fault_beside_a_learners_work_is_found(compare, solved):
 def test_nothing_is_left_out_where_the_course_itself_is_checked(compare, solved, monkeypatch):
     monkeypatch.setenv(learner.STRICT, "1")
     passed, said = compare(solved)
-    assert not passed and "NameError: name 'nonsense' is not defined" in said and "undefined_name" in said
+    assert not passed and "SyntaxError" in said and "undefined_name" in said
 
 
 def test_broken_notebooks_are_said_without_a_traceback_and_the_others_compared(tmp_path, capfd):
