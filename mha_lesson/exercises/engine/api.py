@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import record
+from mha_lesson.exercises.engine import record, words
 from mha_lesson.exercises.engine.compare import as_many_as, plain
-from mha_lesson.exercises.engine.exercise import Exercise, Result
+from mha_lesson.exercises.engine.diagnosis import Result
+from mha_lesson.exercises.engine.exercise import Exercise
+from mha_lesson.exercises.engine.protocol import Protocol
 from mha_lesson.exercises.engine.registry import REGISTRY
 
 _sitting: dict[str, str] = {}  # best status in this kernel, also when no file is kept
@@ -164,23 +166,23 @@ def _own(function: Any) -> Any:
 
 def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
     """The learner's function, with answers coming back in the form of the course's own, for later cells."""
-    if exercise.drive:  # what a step hands to the next one is the learner's own affair
+    protocol = exercise.protocol
+    if not protocol.calls_plainly:  # what a step hands to the next one is the learner's own affair
         return function
     example = exercise.solution(*exercise.probe_list[0].args)
     if isinstance(example, str):  # a word has no other form
         return function
-    named = inspect.signature(exercise.solution)
 
     @functools.wraps(function)
     def adopted(*args, **kwargs):
-        if exercise.patient:
-            args = tuple(map(exercise.patient, args))
+        args = tuple(map(protocol.given, args))
         value = function(*args, **kwargs)
-        if exercise.read:
-            value = exercise.read(named.bind(*args, **kwargs).args, value)
+        if protocol.read is not Protocol.read:
+            arguments = inspect.signature(function).bind(*args, **kwargs).args if kwargs else args
+            value = protocol.read(arguments, value)
         return _in_form_of(example, plain(as_many_as(example, value)))
 
-    adopted._own = function
+    vars(adopted)["_own"] = function
     return adopted
 
 
@@ -198,16 +200,15 @@ def _in_form_of(example: Any, value: Any) -> Any:
 
 
 def _diagnose(exercise: Exercise, function: Any) -> Result:
-    """Last resort: an answer so odd that reading it fails is a wrong answer, not a crash."""
+    """Whatever the function does becomes a Result; so an error here is the checker's own, and nobody's answer."""
     try:
         return exercise.diagnose(function)
     except Exception as error:
-        text = f"The answer could not be read ({type(error).__name__}). Return a plain NumPy array."
-        return Result(exercise.id, "incorrect", "unreadable", text)
+        return Result(exercise.id, "not judged", None, words.checker_failed(exercise.id, error))
 
 
 def _record(result: Result) -> None:
-    if result.status == "not attempted":
+    if result.status not in ("correct", "incorrect"):
         return
     if _sitting.get(result.id) != "correct":
         _sitting[result.id] = result.status
