@@ -184,7 +184,7 @@ def _mend(name: str, argument: Any, change: Change) -> str:
         place = name + change.path
         return f"Write `w = {place} / 2`, a new {change.kind}, rather than `{place} /= 2`."
     if change.path and whole == "list" and change.kind == "array":
-        return f"A copy of the list shares its arrays: `{name} = [x.copy() for x in {name}]`."
+        return f"A copy of the list shares its arrays: `{name} = [each.copy() for each in {name}]`."
     itself = not change.path or (change.kind == "number" and re.fullmatch(r"\[[^][]*\]", change.path))
     if not itself:  # a copy of the whole would share what is in it
         return f"Work on a copy of all of it, `{name} = copy.deepcopy({name})`."
