@@ -18,6 +18,7 @@ from mha_lesson.exercises import REGISTRY, adopt, check, hint, solution, status
 from mha_lesson.exercises.engine import api, record, sandbox
 from mha_lesson.exercises.engine.compare import difference, plain
 from mha_lesson.exercises.engine.probes import wave
+from mha_lesson.exercises.engine.protocol import Protocol
 from tests.conftest import HAS_TORCH
 
 EXERCISES = list(REGISTRY.values())
@@ -367,7 +368,9 @@ def test_random_wrong_code_never_makes_check_raise(id, value, error):
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
-    id=st.sampled_from([e.id for e in TESTABLE if not e.judge and not e.id.endswith(("scaled", "test_padding"))]),
+    id=st.sampled_from(
+        [e.id for e in TESTABLE if e.protocol.judge is Protocol.judge and not e.id.endswith(("scaled", "test_padding"))]
+    ),
     factor=st.floats(-3, 3).filter(lambda f: abs(f - 1) > 0.01),
     shift=st.floats(-2, 2),
 )
@@ -447,7 +450,9 @@ def test_an_adopted_answer_comes_back_in_the_form_of_the_course(e, name):
     if "torch" in name:
         pytest.importorskip("torch")
     arguments = e.probe_list[0].args
-    if e.drive:  # steps hand things of their own to each other: what comes back is the function as it was
+    if (
+        not e.protocol.calls_plainly
+    ):  # steps hand things of their own to each other: what comes back is the function as it was
         assert adopt(e.id, e.forms[name]) is e.forms[name]
         return
     want, got = e.solution(*arguments), adopt(e.id, e.forms[name])(*arguments)
@@ -474,21 +479,21 @@ def record_file(tmp_path, monkeypatch):
 def test_progress_is_kept_and_solved_stays_solved(record_file, monkeypatch):
     e = REGISTRY["03.scores"]
     check("03.scores", BAD["different"])
-    assert record.load()["03.scores"] == {"status": "incorrect", "attempts": 1}
+    assert record.load()["03.scores"].items() >= {"status": "incorrect", "attempts": 1}.items()
     check("03.scores", e.forms["einsum"])
     check("03.scores", BAD["nan"])
-    assert record.load()["03.scores"] == {"status": "correct", "attempts": 3}
+    assert record.load()["03.scores"].items() >= {"status": "correct", "attempts": 3}.items()
     monkeypatch.setattr(api, "_sitting", {})  # the next day
     assert "1 of 3 exercises solved in lesson 03" in status("03").text
     assert "x  03.scores" in status().text
-    assert [file.name for file in record_file.parent.iterdir()] == ["record.json"]
+    assert {file.name for file in record_file.parent.iterdir()} == {"record.json", "record.json.lock"}
 
 
 def test_an_unreadable_record_is_put_aside_not_lost(record_file):
     record_file.parent.mkdir()
     record_file.write_text("{not json")
     check("00.double", lambda x: x + x)
-    assert record.load() == {"00.double": {"status": "correct", "attempts": 1}}
+    assert record.load().keys() == {"00.double"} and record.load()["00.double"]["status"] == "correct"
     assert (record_file.parent / "record.unreadable-1.json").read_text() == "{not json"
 
 
