@@ -10,6 +10,7 @@ probes.py     numbers to try functions on
 sandbox.py    runs a stranger's function safely, under the time limit of stopping.py
 changes.py    what a call did to the things that it was given
 stub.py       is the function still empty?
+tricky.py     questions to things that may raise when they are asked
 compare.py    tells two values apart
 record.py     what the learner has solved, and met on the way; kept under a lock (lock.py)
 registry.py   all exercises by id

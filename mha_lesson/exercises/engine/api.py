@@ -19,6 +19,7 @@ from mha_lesson.exercises.engine.exercise import Exercise
 from mha_lesson.exercises.engine.protocol import Protocol
 from mha_lesson.exercises.engine.record import Event, attempt, hinted
 from mha_lesson.exercises.engine.registry import REGISTRY
+from mha_lesson.exercises.engine.tricky import asked, said
 
 _sitting: record.Record = {}  # what happened in this kernel, also when no file is kept
 _hints_given: dict[str, int] = {}
@@ -45,10 +46,10 @@ def check(id: str, function: Any = None, record: bool = True) -> Result:
     """
     exercise = _exercise(id)
     if exercise is None and callable(id) and isinstance(function, str):
-        text = f'The id comes first, then the function: check("{function}", {getattr(id, "__name__", "f")}).'
+        text = f'The id comes first, then the function: check("{function}", {asked(id, "__name__", "f")}).'
         return Result(function, "incorrect", "swapped_arguments", text)
     if exercise is None:
-        return Result(str(id), "incorrect", "unknown_id", _unknown(id))
+        return Result(said(id), "incorrect", "unknown_id", _unknown(id))
     if exercise.missing:
         return Result(id, "not attempted", None, exercise.missing)
     if _own(function) is exercise.solution:  # adopt put it there; it is nobody's answer
@@ -174,12 +175,12 @@ def _last(*entries: dict[str, Any]) -> str:
 
 def _exercise(id: Any) -> Exercise | None:
     """The exercise of that name; None for a name that does not exist, and for what is no name (a list, say)."""
-    return REGISTRY.get(id) if isinstance(id, str) else None
+    return REGISTRY.get(id) if issubclass(type(id), str) else None  # isinstance would ask the thing itself
 
 
 def _own(function: Any) -> Any:
     """The function as the learner wrote it: `adopt` may have wrapped it before."""
-    return getattr(function, "_own", function) if callable(function) else function
+    return asked(function, "_own", function) if callable(function) else function
 
 
 def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
@@ -232,6 +233,6 @@ def _remember(event: Event) -> None:
 
 
 def _unknown(id: Any) -> str:
-    close = difflib.get_close_matches(str(id), REGISTRY, n=3, cutoff=0.4)
-    text = f"There is no exercise {id!r}."
+    close = difflib.get_close_matches(said(id), REGISTRY, n=3, cutoff=0.4)
+    text = f"There is no exercise {said(id, repr)}."
     return text + (f" Did you mean {' or '.join(close)}?" if close else " status() lists them all.")

@@ -35,7 +35,7 @@ def plain(value: Any) -> Any:
         return _plain(value)
     except NotPlain:
         raise
-    except Exception as error:  # an object with tricks of its own, a tensor that NumPy cannot hold
+    except (Exception, SystemExit) as error:  # an object with tricks of its own, a tensor that NumPy cannot hold
         raise Unreadable(type(error).__name__) from None
 
 
@@ -96,10 +96,11 @@ def difference(expected: Any, value: Any) -> Difference | None:
     try:
         got = plain(as_many_as(expected, value))
     except Unreadable as error:
-        text = f"the answer could not be read ({error}). Return a plain NumPy array"
-        return Difference("unreadable", text)
+        return _unreadable(str(error))
     except NotPlain:
         return Difference("wrong_type", _type_text(expected, value))
+    except Exception as error:  # what is expected was read before: it is the answer that raises
+        return _unreadable(type(error).__name__)
     if isinstance(expected, dict):
         return _dict_difference(expected, got)
     if isinstance(got, dict):
@@ -111,6 +112,10 @@ def difference(expected: Any, value: Any) -> Difference | None:
             return Difference("wrong_type", _type_text(expected, value))
         got = np.asarray(got)
     return _array_difference(expected, got)
+
+
+def _unreadable(error: str) -> Difference:
+    return Difference("unreadable", f"the answer could not be read ({error}). Return a plain NumPy array")
 
 
 def shorter(expected: Any, value: Any) -> Difference | None:

@@ -19,6 +19,7 @@ from mha_lesson.exercises.engine.compare import Difference, NotPlain, plain, sam
 from mha_lesson.exercises.engine.protocol import Refused
 from mha_lesson.exercises.engine.sandbox import Outcome
 from mha_lesson.exercises.engine.stub import is_stub
+from mha_lesson.exercises.engine.tricky import asked, said
 
 if TYPE_CHECKING:
     from mha_lesson.exercises.engine.exercise import Exercise
@@ -68,7 +69,7 @@ def _bad_call(exercise: "Exercise", function: Any) -> Result | None:
         return _wrong(exercise, "not_a_function", words.not_a_function(exercise.id, exercise.name, function))
     try:
         signature = inspect.signature(function)
-    except (ValueError, TypeError):  # some built-in functions have none
+    except Exception:  # some built-in functions have none, and what is no plain function can raise anything
         return None
     names, wanted = list(signature.parameters), exercise.parameters
     if names != wanted and sorted(names) == sorted(wanted):
@@ -97,7 +98,7 @@ def _differences(exercise: "Exercise", answers: list[Outcome]) -> list[Differenc
 def _difference(exercise: "Exercise", arguments: tuple, want: Any, have: Outcome) -> Difference | None:
     if have.silent:
         return Difference("no_value", "")
-    if isinstance(have.value, Refused):
+    if type(have.value) is Refused:  # isinstance would ask the answer
         return Difference("wrong_type", have.value.why)
     return exercise.protocol.differ(arguments, want, have.value)
 
@@ -158,8 +159,8 @@ def _silence(exercise: "Exercise", function: Callable, i: int, answer: Outcome) 
     if answer.stopped:
         return "endless", words.ENDLESS.format(seconds=sandbox.SECONDS)
     if answer.error is not None:
-        notes = getattr(answer.error, "__notes__", [])  # of the protocol, which knows the call that failed
-        shapes = "\n" + " ".join(notes) if notes else words.shapes(exercise.arguments, exercise.probe_list[i].args)
+        notes = asked(answer.error, "__notes__")  # of the protocol, which knows the call that failed
+        shapes = "\n" + " ".join(map(said, notes)) if notes and type(notes) is list else words.shapes(exercise.arguments, exercise.probe_list[i].args)
         return "raises", words.error_text(function, answer.error, exercise.wants_a_test) + shapes
     return ("prints", words.PRINTS) if answer.printed else ("returns_none", words.RETURNS_NONE)
 

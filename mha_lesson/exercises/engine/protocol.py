@@ -14,6 +14,7 @@ from typing import Any
 
 from mha_lesson.exercises.engine.compare import Difference, NotPlain, as_many_as, difference, shorter
 from mha_lesson.exercises.engine.sandbox import Outcome
+from mha_lesson.exercises.engine.tricky import said
 
 
 def called(function: Callable, *arguments: Any) -> Any:
@@ -90,8 +91,8 @@ class Protocol:
             return replace(outcome, value=self.judge(arguments, answer))
         except NotPlain:  # a type that the comparison will name
             return outcome
-        except Exception as error:
-            return replace(outcome, value=Refused(str(error)))
+        except (Exception, SystemExit) as error:
+            return replace(outcome, value=Refused(said(error)))
 
 
 PLAIN = Protocol()

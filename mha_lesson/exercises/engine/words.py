@@ -13,6 +13,7 @@ import numpy as np
 import mha_lesson
 from mha_lesson.exercises.engine.changes import Change, kind_of
 from mha_lesson.exercises.engine.compare import plain
+from mha_lesson.exercises.engine.tricky import asked, said
 
 PRINTS = "the function prints its result and returns nothing. Use `return` in place of `print`."
 RETURNS_NONE = "the function returns None. Is there a `return` at its end, on every path?"
@@ -125,7 +126,7 @@ def shapes(names: list[str], values: tuple) -> str:
 def error_text(function: Callable, error: BaseException, a_test: bool = False) -> str:
     """Which error, at which of the learner's lines (of a_test or not). No file names and no addresses."""
     text = "it raises `" + _named(error).replace("`", "'") + "`"  # as code: what it says is no Markdown
-    code = getattr(function, "__code__", None)
+    code = asked(function, "__code__")
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if code is not None and frame.filename == code.co_filename:
             line = linecache.getline(frame.filename, frame.lineno or 0).strip()
@@ -139,8 +140,8 @@ def error_text(function: Callable, error: BaseException, a_test: bool = False) -
 
 def _named(error: BaseException) -> str:
     """The error in one line, without addresses."""
-    said = re.sub(r"0x[0-9a-fA-F]+", "0x…", str(error)).split("\n")[0]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    text = re.sub(r"0x[0-9a-fA-F]+", "0x…", said(error)).split("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 # -- right answers that do something else, too -----------------------------------------------
