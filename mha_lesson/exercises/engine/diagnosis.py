@@ -160,7 +160,10 @@ def _silence(exercise: "Exercise", function: Callable, i: int, answer: Outcome) 
         return "endless", words.ENDLESS.format(seconds=sandbox.SECONDS)
     if answer.error is not None:
         notes = asked(answer.error, "__notes__")  # of the protocol, which knows the call that failed
-        shapes = "\n" + " ".join(map(said, notes)) if notes and type(notes) is list else words.shapes(exercise.arguments, exercise.probe_list[i].args)
+        if notes and type(notes) is list:
+            shapes = "\n" + " ".join(map(said, notes))
+        else:
+            shapes = words.shapes(exercise.arguments, exercise.probe_list[i].args)
         return "raises", words.error_text(function, answer.error, exercise.wants_a_test) + shapes
     return ("prints", words.PRINTS) if answer.printed else ("returns_none", words.RETURNS_NONE)
 

@@ -1,4 +1,4 @@
-"""Answers, functions and errors that raise when they are looked at: a Result comes back, and it blames the right one."""
+"""Answers, functions and errors that raise when they are looked at: nothing gets out but a Result."""
 
 import functools
 
