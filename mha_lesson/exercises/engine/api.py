@@ -12,12 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import record
+from mha_lesson.exercises.engine import record, words
 from mha_lesson.exercises.engine.compare import as_many_as, plain
-from mha_lesson.exercises.engine.exercise import Exercise, Result
+from mha_lesson.exercises.engine.diagnosis import Result
+from mha_lesson.exercises.engine.exercise import Exercise
+from mha_lesson.exercises.engine.protocol import Protocol
+from mha_lesson.exercises.engine.record import Event, attempt, hinted
 from mha_lesson.exercises.engine.registry import REGISTRY
+from mha_lesson.exercises.engine.tricky import asked, said
 
-_sitting: dict[str, str] = {}  # best status in this kernel, also when no file is kept
+_sitting: record.Record = {}  # what happened in this kernel, also when no file is kept
 _hints_given: dict[str, int] = {}
 
 
@@ -35,14 +39,17 @@ class Note:
         return self.markdown
 
 
-def check(id: str, function: Any = None) -> Result:
-    """Is the function right? Never raises: whatever the answer is, a Result comes back."""
+def check(id: str, function: Any = None, record: bool = True) -> Result:
+    """Is the function right? Never raises: whatever the answer is, a Result comes back.
+
+    record=False: an example, not an answer of the learner's: it counts as no attempt.
+    """
     exercise = _exercise(id)
     if exercise is None and callable(id) and isinstance(function, str):
-        text = f'The id comes first, then the function: check("{function}", {getattr(id, "__name__", "f")}).'
+        text = f'The id comes first, then the function: check("{function}", {asked(id, "__name__", "f")}).'
         return Result(function, "incorrect", "swapped_arguments", text)
     if exercise is None:
-        return Result(str(id), "incorrect", "unknown_id", _unknown(id))
+        return Result(said(id), "incorrect", "unknown_id", _unknown(id))
     if exercise.missing:
         return Result(id, "not attempted", None, exercise.missing)
     if _own(function) is exercise.solution:  # adopt put it there; it is nobody's answer
@@ -51,7 +58,8 @@ def check(id: str, function: Any = None) -> Result:
             "This is the course's own function. Run the cell with your function again, then check.",
         )  # fmt: skip
     result = _diagnose(exercise, function)
-    _record(result)
+    if record and result.status in ("correct", "incorrect"):
+        _remember(attempt(result.id, result.status, result.mistake))
     return result
 
 
@@ -63,6 +71,7 @@ def hint(id: str) -> Note:
     n = _hints_given.get(id, 0)
     _hints_given[id] = n + 1
     n = min(n, len(exercise.hints) - 1)
+    _remember(hinted(id, n + 1))
     text = f"{id}, hint {n + 1} of {len(exercise.hints)}: {exercise.hints[n]}"
     if n == len(exercise.hints) - 1:
         text += f'\nThat was the last hint; solution("{id}") shows one way to write it.'
@@ -130,57 +139,69 @@ def adopt(id: str, function: Callable) -> Callable:
         print(f"{id}: {exercise.missing}")
         return function
     own = _own(function)
-    if own is not exercise.solution and _diagnose(exercise, own).status == "correct":
+    found = "" if own is exercise.solution else _diagnose(exercise, own).status
+    if found == "correct":
         print(f"{id}: from here on your own function is used.")
         return _in_course_form(exercise, own)
+    if found == "not judged":
+        print(f"{id}: the checker itself failed (check says more), so the course's own function is used.")
+        return exercise.solution
     print(f"{id}: until yours is right, the course's own function is used.")
     return exercise.solution
 
 
 def status(lesson: str = "") -> Note:
-    """What is solved, of all exercises or of one lesson: status("03")."""
+    """What is solved, of all exercises or of one lesson: status("03"). Of the others, the last mistake."""
     known = record.load()
     ids = [i for i in REGISTRY if i.startswith(str(lesson))]
-    solved = [i for i in ids if "correct" in (_sitting.get(i), known.get(i, {}).get("status"))]
-    tried = [i for i in ids if i not in solved and (i in _sitting or i in known)]
+    entries = {i: [known.get(i, {}), _sitting.get(i, {})] for i in ids}
+    solved = [i for i in ids if any(entry.get("status") == "correct" for entry in entries[i])]
+    tried = [i for i in ids if i not in solved and any(entry.get("status") == "incorrect" for entry in entries[i])]
+    met = {i: _last(*entries[i]) for i in tried}
     text = f"{len(solved)} of {len(ids)} exercises solved"
     text += f" in lesson {lesson}." if lesson else "."
-    rows = [f"{'x' if i in solved else '~' if i in tried else ' '}  {i}" for i in ids]
+    rows = [f"{'x' if i in solved else '~' if i in tried else ' '}  {i}{met.get(i, '')}" for i in ids]
     # With words: where there is no font for the marks, all of them are the same box.
-    marks = {i: "✅ solved" if i in solved else "🔎 tried" if i in tried else "◻️ open" for i in ids}
+    marks = {i: "✅ solved" if i in solved else f"🔎 tried{met[i]}" if i in tried else "◻️ open" for i in ids}
     body = "\n".join(f"- {i} {marks[i]}" for i in ids)
     return Note("\n".join([text, *rows]), f"**{text}**\n\n{body}")
 
 
+def _last(*entries: dict[str, Any]) -> str:
+    """The last mistake, as it stands behind the id of an exercise: the first of these entries that knows it."""
+    mistake = next((str(entry["met"]) for entry in entries if entry.get("met")), "")
+    return f", last: {mistake.replace('_', ' ').replace('+', ' and ')}" if mistake else ""
+
+
 def _exercise(id: Any) -> Exercise | None:
     """The exercise of that name; None for a name that does not exist, and for what is no name (a list, say)."""
-    return REGISTRY.get(id) if isinstance(id, str) else None
+    return REGISTRY.get(id) if issubclass(type(id), str) else None  # isinstance would ask the thing itself
 
 
 def _own(function: Any) -> Any:
     """The function as the learner wrote it: `adopt` may have wrapped it before."""
-    return getattr(function, "_own", function) if callable(function) else function
+    return asked(function, "_own", function) if callable(function) else function
 
 
 def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
     """The learner's function, with answers coming back in the form of the course's own, for later cells."""
-    if exercise.drive:  # what a step hands to the next one is the learner's own affair
+    protocol = exercise.protocol
+    if not protocol.calls_plainly:  # what a step hands to the next one is the learner's own affair
         return function
     example = exercise.solution(*exercise.probe_list[0].args)
     if isinstance(example, str):  # a word has no other form
         return function
-    named = inspect.signature(exercise.solution)
 
     @functools.wraps(function)
     def adopted(*args, **kwargs):
-        if exercise.patient:
-            args = tuple(map(exercise.patient, args))
+        args = tuple(map(protocol.given, args))
         value = function(*args, **kwargs)
-        if exercise.read:
-            value = exercise.read(named.bind(*args, **kwargs).args, value)
+        if protocol.read is not Protocol.read:
+            arguments = inspect.signature(function).bind(*args, **kwargs).args if kwargs else args
+            value = protocol.read(arguments, value)
         return _in_form_of(example, plain(as_many_as(example, value)))
 
-    adopted._own = function
+    vars(adopted)["_own"] = function
     return adopted
 
 
@@ -198,28 +219,20 @@ def _in_form_of(example: Any, value: Any) -> Any:
 
 
 def _diagnose(exercise: Exercise, function: Any) -> Result:
-    """Last resort: an answer so odd that reading it fails is a wrong answer, not a crash."""
+    """Whatever the function does becomes a Result; so an error here is the checker's own, and nobody's answer."""
     try:
         return exercise.diagnose(function)
     except Exception as error:
-        text = f"The answer could not be read ({type(error).__name__}). Return a plain NumPy array."
-        return Result(exercise.id, "incorrect", "unreadable", text)
+        return Result(exercise.id, "not judged", None, words.checker_failed(exercise.id, error))
 
 
-def _record(result: Result) -> None:
-    if result.status == "not attempted":
-        return
-    if _sitting.get(result.id) != "correct":
-        _sitting[result.id] = result.status
-    known = record.load()
-    entry = known.setdefault(result.id, {"status": result.status, "attempts": 0})
-    entry["attempts"] = int(entry.get("attempts", 0)) + 1
-    if entry.get("status") != "correct":  # solved stays solved
-        entry["status"] = result.status
-    record.save(known)
+def _remember(event: Event) -> None:
+    """In this kernel, and in the learner's own file if there is one."""
+    event(_sitting)
+    record.add(event)
 
 
 def _unknown(id: Any) -> str:
-    close = difflib.get_close_matches(str(id), REGISTRY, n=3, cutoff=0.4)
-    text = f"There is no exercise {id!r}."
+    close = difflib.get_close_matches(said(id), REGISTRY, n=3, cutoff=0.4)
+    text = f"There is no exercise {said(id, repr)}."
     return text + (f" Did you mean {' or '.join(close)}?" if close else " status() lists them all.")

@@ -4,6 +4,7 @@ Learners answer with arrays, torch tensors, nested lists or plain numbers. `plai
 all to NumPy; `difference` then names the first thing that is not as expected.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +19,27 @@ class NotPlain(TypeError):
     """The value is no array, tensor, number or nested list of them."""
 
 
+class Unreadable(NotPlain):
+    """Looking at the value raises an error of the value's own."""
+
+
 @dataclass(frozen=True)
 class Difference:
-    kind: str  # wrong_type, wrong_names, wrong_shape, wrong_dtype, nan, different
+    kind: str  # wrong_type, wrong_names, wrong_shape, wrong_dtype, nan, different, unreadable
     text: str
 
 
 def plain(value: Any) -> Any:
     """The value as a NumPy array, or as a tuple or a dictionary of them if it is one."""
+    try:
+        return _plain(value)
+    except NotPlain:
+        raise
+    except (Exception, SystemExit) as error:  # an object with tricks of its own, a tensor that NumPy cannot hold
+        raise Unreadable(type(error).__name__) from None
+
+
+def _plain(value: Any) -> Any:
     if hasattr(value, "detach") and hasattr(value, "numpy"):  # a torch tensor, torch not imported
         return value.detach().cpu().numpy()
     if isinstance(value, tuple):
@@ -44,8 +58,23 @@ def plain(value: Any) -> Any:
 
 
 def as_many_as(expected: Any, value: Any) -> Any:
-    """[a, b] is as good as a, b where several things are expected."""
-    return tuple(value) if isinstance(expected, tuple) and isinstance(value, list) else value
+    """[a, b] is as good as a, b where several things are expected, and so is it inside of them."""
+    if isinstance(expected, tuple) and isinstance(value, (list, tuple)):
+        if len(value) != len(expected):
+            return tuple(value)
+        return tuple(map(as_many_as, expected, value))
+    if isinstance(expected, dict) and isinstance(value, dict):
+        return {name: as_many_as(expected.get(name), part) for name, part in value.items()}
+    return value
+
+
+def in_parts(expected: Any) -> Any:
+    """What an exercise expects, with tuples for the lists whose parts make no single array."""
+    if isinstance(expected, list) and not _is_plain(expected):
+        expected = tuple(expected)
+    if isinstance(expected, tuple):
+        return tuple(map(in_parts, expected))
+    return {name: in_parts(part) for name, part in expected.items()} if isinstance(expected, dict) else expected
 
 
 def same(expected: Any, got: Any) -> bool:
@@ -63,10 +92,15 @@ def same(expected: Any, got: Any) -> bool:
 
 def difference(expected: Any, value: Any) -> Difference | None:
     """The first thing in which the learner's value is not the expected one; None if it is right."""
+    expected = plain(expected)
     try:
-        got = plain(value)
+        got = plain(as_many_as(expected, value))
+    except Unreadable as error:
+        return _unreadable(str(error))
     except NotPlain:
         return Difference("wrong_type", _type_text(expected, value))
+    except Exception as error:  # what is expected was read before: it is the answer that raises
+        return _unreadable(type(error).__name__)
     if isinstance(expected, dict):
         return _dict_difference(expected, got)
     if isinstance(got, dict):
@@ -80,29 +114,45 @@ def difference(expected: Any, value: Any) -> Difference | None:
     return _array_difference(expected, got)
 
 
+def _unreadable(error: str) -> Difference:
+    return Difference("unreadable", f"the answer could not be read ({error}). Return a plain NumPy array")
+
+
 def shorter(expected: Any, value: Any) -> Difference | None:
     """Where the numbers agree: floats of fewer bytes than those expected, if there are any."""
-    got = plain(value)
-    if isinstance(expected, dict):
-        found = ((name, shorter(want, got[name])) for name, want in expected.items())
-        return next((Difference(d.kind, f"{name}: {d.text}") for name, d in found if d), None)
-    if expected.dtype.kind != "f" or got.dtype.kind != "f" or got.dtype.itemsize >= expected.dtype.itemsize:
+    want, got = plain(expected), plain(value)
+    if isinstance(want, dict):
+        return _first_of(want, got, lambda name: f"{name}: ")
+    if isinstance(want, tuple):
+        return _first_of(dict(enumerate(want)), dict(enumerate(got)), lambda i: f"result {i + 1} of {len(want)}: ")
+    if want.dtype.kind != "f" or got.dtype.kind != "f" or got.dtype.itemsize >= want.dtype.itemsize:
         return None
-    text = f"the numbers are right, but rounded to {got.dtype} where the input has {expected.dtype}"
+    text = f"the numbers are right, but rounded to {got.dtype} where the input has {want.dtype}"
     return Difference("wrong_dtype", f"{text}: leave out .float() and .astype, and the type stays")
 
 
-def _tuple_difference(expected: tuple, got: Any) -> Difference | None:
+def _first_of(expected: dict, got: dict, where: Callable[[Any], str]) -> Difference | None:
+    found = ((name, shorter(want, got[name])) for name, want in expected.items())
+    return next((Difference(d.kind, where(name) + d.text) for name, d in found if d), None)
+
+
+def _tuple_difference(expected: tuple, got: Any, inside: bool = False) -> Difference | None:
+    """inside: these are the parts of one result of several."""
     n = len(expected)
+    if isinstance(got, dict):
+        return Difference("wrong_type", f"expected {_several(expected)}, got a dictionary")
     if not isinstance(got, tuple) and (got.ndim == 0 or len(got) != n):
         what = "a single number" if got.ndim == 0 else f"one of shape {got.shape}"
         return Difference("wrong_type", f"expected {_several(expected)}, got {what}")
     if len(got) != n:
         return Difference("wrong_type", f"expected {_several(expected)}, got {len(got)}")
     for i, (want, have) in enumerate(zip(expected, got, strict=True)):
-        found = difference(want, have)
+        several = isinstance(want, tuple)
+        found = _tuple_difference(want, have, inside=True) if several else difference(want, have)
         if found:
-            return Difference(found.kind, f"result {i + 1} of {n}: {found.text}")
+            name = f"part {i + 1}" if inside else f"result {i + 1} of {n}"
+            joint = ", " if several and found.text.startswith("part ") else ": "
+            return Difference(found.kind, name + joint + found.text)
     return None
 
 
@@ -163,7 +213,7 @@ def _only_rounded(expected: np.ndarray, got: np.ndarray) -> bool:
     return bool(np.isclose(got, expected, rtol=10 * coarse, atol=10 * coarse, equal_nan=True).all())
 
 
-def _item(x) -> str:
+def _item(x: Any) -> str:
     return number(x, 6) if x.dtype.kind == "f" else str(x)
 
 
@@ -192,7 +242,9 @@ def _type_text(expected: Any, value: Any) -> str:
 
 def _several(expected: tuple) -> str:
     """What a tuple holds, in words: 2 numbers, 3 arrays."""
-    numbers = all(isinstance(e, np.ndarray) and e.ndim == 0 for e in expected)
+    if any(isinstance(e, (tuple, dict)) for e in expected):
+        return f"{len(expected)} results"
+    numbers = all(e.ndim == 0 for e in expected)
     return f"{len(expected)} {'numbers' if numbers else 'arrays'}"
 
 

@@ -13,9 +13,9 @@ def wave(*shape: int, step: float = 0.7, start: float = 0.3, size: float = 1.0, 
     return (size * np.sin(step * k + start)).reshape(shape).astype(dtype)
 
 
-def given_versions(versions: dict[str, Callable], patient: Callable) -> list[Probe]:
-    """Probes for a test that the learner writes: each gives it one version of a function."""
-    return [Probe((patient(f),), f"given {note}") for note, f in versions.items()]
+def given_versions(versions: dict[str, Callable], given: Callable) -> list[Probe]:
+    """Probes for a test that the learner writes: each hands it one version of a function, as `given` makes it."""
+    return [Probe((given(f),), f"given {note}") for note, f in versions.items()]
 
 
 def in_lists(function: Callable) -> Callable:

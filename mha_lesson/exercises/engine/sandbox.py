@@ -1,29 +1,26 @@
 """Run a learner's function so that nothing it does can hurt the notebook.
 
 It may raise, loop for ever, print, write into its arguments, or return anything at all. It runs
-in a thread of its own on fresh copies of the arguments. After `SECONDS` the thread is told to
-stop; if it does not listen (a loop with a bare `except:`, a long sleep) it is left behind.
+under a time limit (stopping.py), on fresh copies of the arguments.
 """
 
 import contextlib
 import copy
-import ctypes
 import io
+import random
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from mha_lesson.exercises.engine import stopping
+from mha_lesson.exercises.engine.changes import Change, first_change
+
 SECONDS = 4.0
-
-
-class TooSlow(BaseException):
-    """Raised inside the learner's thread. Not an Exception, so that `except Exception` lets it pass."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +31,23 @@ class Outcome:
     error: BaseException | None = None
     stopped: bool = False
     printed: str = ""
-    changed: tuple[int, ...] = ()  # which arguments it wrote into
+    changed: tuple[tuple[int, Change], ...] = ()  # which arguments are no longer as they were, and where
+
+    @property
+    def silent(self) -> bool:
+        """Did nothing come back?"""
+        return self.stopped or self.error is not None or self.value is None
 
 
-def call_all(function: Callable, argument_sets: list[tuple], seconds: float | None = SECONDS) -> list[Outcome]:
+def call_all(function: Callable, argument_sets: Sequence[tuple], seconds: float | None = SECONDS) -> list[Outcome]:
     """One outcome for each set of arguments; all calls together get `seconds`.
 
-    Our own functions are trusted: with `seconds=None` they run without a thread.
+    Our own functions are trusted: with `seconds=None` they have all the time they need.
     """
     outcomes: list[Outcome] = []
     too_late = threading.Event()
 
-    def work():
+    def work() -> None:
         for arguments in argument_sets:
             if not too_late.is_set():
                 outcomes.append(_call(function, arguments, printed))
@@ -54,9 +56,8 @@ def call_all(function: Callable, argument_sets: list[tuple], seconds: float | No
         if seconds is None:
             work()
         else:
-            _stop_after(seconds, work, too_late)
-    # A copy: a thread that was left behind may still add to the list.
-    done = [Outcome(stopped=True) if isinstance(o.error, TooSlow) else o for o in list(outcomes)]
+            stopping.run(work, seconds, too_late.set)
+    done = list(outcomes)  # a copy: a thread that was left behind may still add to the list
     return (done + [Outcome(stopped=True)] * len(argument_sets))[: len(argument_sets)]
 
 
@@ -66,83 +67,41 @@ def _call(function: Callable, arguments: tuple, printed: io.StringIO) -> Outcome
     try:
         with np.errstate(all="ignore"):
             value = function(*given)
+    except stopping.TooSlow:
+        return Outcome(stopped=True)
     except BaseException as error:  # SystemExit too: it must not close the kernel
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # the stop button
         return Outcome(error=error, printed=printed.getvalue()[start:])
-    changed = [i for i, (a, b) in enumerate(zip(arguments, given, strict=True)) if not _same(a, b)]
-    return Outcome(value=value, printed=printed.getvalue()[start:], changed=tuple(changed))
-
-
-def _same(before, after) -> bool:
-    """Did the call leave this argument as it was? Functions and the like count as unchanged."""
-    if type(before) is not type(after):
-        return False
-    if isinstance(before, np.ndarray):
-        return before.shape == after.shape and np.array_equal(before, after, equal_nan=before.dtype.kind in "fc")
-    if hasattr(before, "detach") and hasattr(before, "numpy"):  # a torch tensor, torch not imported
-        return _same(before.detach().numpy(), after.detach().numpy())
-    if isinstance(before, dict):
-        return before.keys() == after.keys() and all(_same(before[k], after[k]) for k in before)
-    if isinstance(before, (list, tuple)):
-        return len(before) == len(after) and all(map(_same, before, after))
-    if isinstance(before, (int, float, complex, str)):
-        return before == after or before != before  # NaN stays NaN
-    return True
-
-
-def _stop_after(seconds: float, work: Callable, too_late: threading.Event) -> None:
-    """Run `work` in a thread, and stop it when the time is up."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        left = seconds
-        while left > 0 and thread.is_alive():
-            start = time.monotonic()
-            thread.join(min(left, 0.2))
-            if not _is_importing(thread):
-                left -= time.monotonic() - start
-    finally:  # also when the learner presses the stop button
-        too_late.set()
-        for _ in range(5):  # an `except:` inside the loop may swallow the first ones
-            if not thread.is_alive():
-                break
-            _raise_in(thread, TooSlow)
-            thread.join(0.1)
-
-
-def _is_importing(thread: threading.Thread) -> bool:
-    """An import inside the answer (torch takes seconds) is not counted, nor cut in half."""
-    frame = sys._current_frames().get(thread.ident)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "importlib._bootstrap":
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error))
+    found = [(i, first_change(a, b)) for i, (a, b) in enumerate(zip(arguments, given, strict=True))]
+    changed = tuple((i, change) for i, change in found if change)
+    return Outcome(value=value, printed=printed.getvalue()[start:], changed=changed)
 
 
 @contextlib.contextmanager
-def _same_random_numbers():
-    """An answer that draws with torch gets the same numbers at every call, and the notebook's stay as they were."""
+def _same_random_numbers() -> Iterator[None]:
+    """An answer that draws gets the same numbers at every check, and those of the notebook stay as they were."""
     generator = getattr(sys.modules.get("torch"), "default_generator", None)
-    if generator is None:
-        yield
-        return
-    state = generator.get_state()
-    generator.manual_seed(0)
+    torchs = generator and generator.get_state()
+    numpys, pythons = np.random.get_state(), random.getstate()
+    np.random.seed(0)
+    random.seed(0)
+    if generator:
+        generator.manual_seed(0)
     try:
         yield
     finally:
-        generator.set_state(state)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
+        if generator:
+            generator.set_state(torchs)
 
 
 @contextlib.contextmanager
-def _one_torch_thread():
+def _one_torch_thread() -> Iterator[None]:
     """The inputs are tiny: on a busy machine, waiting for a second thread takes a hundred times as long as the work."""
     torch = sys.modules.get("torch")
-    if not hasattr(torch, "set_num_threads"):  # not imported, or only half
+    if torch is None or not hasattr(torch, "set_num_threads"):  # not imported, or only half
         yield
         return
     threads = torch.get_num_threads()
@@ -154,7 +113,7 @@ def _one_torch_thread():
 
 
 @contextlib.contextmanager
-def _quiet():
+def _quiet() -> Iterator[io.StringIO]:
     """No warnings and no prints in the notebook; what was printed is kept aside.
 
     The streams are put back here, not in the thread: a thread left behind could not do it.

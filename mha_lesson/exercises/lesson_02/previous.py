@@ -1,18 +1,20 @@
 """Exercise 02.previous."""
 
+from typing import Any
+
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol
+from mha_lesson.exercises.engine.compare import plain
 from mha_lesson.exercises.engine.probes import usual_forms
 from mha_lesson.steps.projections import previous_word_weights
 
 
-def _found_word(probe: Probe, weights) -> np.ndarray:
+def _found_word(arguments: tuple, weights: Any) -> np.ndarray:
     """For each word after the first: which word has the one highest score (-1: there is a tie)."""
-    n = probe.args[0]
-    if not isinstance(weights, tuple) and len(weights) == 2:
-        weights = tuple(weights)
-    if not isinstance(weights, tuple) or len(weights) != 2:
+    (n,) = arguments
+    weights = plain(weights)
+    if isinstance(weights, dict) or np.ndim(weights) == 0 or len(weights) != 2:
         raise ValueError("expected two matrices, w_q and w_k, in this order")
     w_q, w_k = weights
     if w_q.ndim != 2 or w_q.shape[0] != n or w_q.shape != w_k.shape:
@@ -72,7 +74,7 @@ PREVIOUS = Exercise(
     id="02.previous",
     signature="previous(n)",
     solution=previous_word_weights,
-    judge=_found_word,
+    protocol=Protocol(judge=_found_word),
     probes=lambda: [
         Probe((n,), f"{n} words: best keys of words 1 to {n - 1}, in order; -1 is a tie") for n in (3, 5, 11)
     ],

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol
 from mha_lesson.exercises.engine.probes import given_versions, wave
 from mha_lesson.exercises.lesson_03.scores import SCORES
 from mha_lesson.steps.scores import attention_scores
@@ -112,7 +112,7 @@ def exact_and_one_width(scores):
 
 TEST_SCALED = Exercise(
     id="03.test_scaled",
-    patient=_patient,
+    protocol=Protocol(given=_patient),
     signature="is_scaled(scores)",
     solution=is_scaled,
     probes=_implementations,

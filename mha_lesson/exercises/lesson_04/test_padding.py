@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol
 from mha_lesson.exercises.engine.probes import given_versions, wave
 from mha_lesson.steps.softmax import masked_softmax
 
@@ -150,7 +150,7 @@ def inverted(attend):
 
 TEST_PADDING = Exercise(
     id="04.test_padding",
-    patient=_patient,
+    protocol=Protocol(given=_patient),
     signature="is_padding_safe(attend)",
     solution=is_padding_safe,
     probes=_attenders,

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol
 from mha_lesson.exercises.engine.compare import NotPlain, plain
 from mha_lesson.exercises.engine.probes import usual_forms
 from mha_lesson.steps.encoder_decoder import cross_cost
@@ -175,7 +175,7 @@ COST = Exercise(
     id="07.cost",
     signature="cost(L, S, E)",
     solution=cross_cost,
-    read=_read_count,
+    protocol=Protocol(read=_read_count),
     advice="List the six products with their shapes, and print each count by itself. (E squared is E**2 or E * E; "
     "E^2 is no power in Python.)",
     probes=lambda: [

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, sandbox
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol, sandbox
 from mha_lesson.exercises.engine.compare import NotPlain, plain
 from mha_lesson.exercises.engine.probes import usual_forms, wave
 from mha_lesson.steps.encoder_decoder import greedy_decode
@@ -280,7 +280,7 @@ DECODE = Exercise(
     id="07.decode",
     signature="decode(step, start, stop, longest)",
     solution=greedy_decode,
-    read=_read_ids,
+    protocol=Protocol(read=_read_ids),
     advice="Call your function with a small step of your own, and print the tokens at each turn of the loop.",
     probes=_decode_probes,
     mistakes=mistake.all,

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol
 from mha_lesson.exercises.engine.compare import NotPlain, plain
 from mha_lesson.exercises.engine.probes import usual_forms
 from mha_lesson.steps.encoder_decoder import encoder_decoder_masks
@@ -269,7 +269,7 @@ MASKS = Exercise(
     signature="masks(source_lengths, L, S)",
     solution=encoder_decoder_masks,
     helpers=(padding_mask, causal_mask),
-    read=_read_masks,
+    protocol=Protocol(read=_read_masks),
     advice="Result 1 is the encoder's mask, 2 the decoder's, 3 that of cross-attention; shapes and places are those "
     "after broadcasting to (B, H, queries, keys), and the values are True and False. Print "
     "masks(np.array([1, 3]), 2, 3), small enough to be written by hand.",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, sandbox
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol, sandbox
 from mha_lesson.exercises.engine.compare import NotPlain, plain
 from mha_lesson.exercises.lesson_08.shared import torch
 from mha_lesson.steps.masks import padding_mask
@@ -173,7 +173,7 @@ BLOCKED = Exercise(
         Probe(([1, 4, 2, 3], 6), "four sequences, S = 6, longer than all of them"),
         Probe(([2, 3, 1], 3), "B = S = 3, lengths 2, 3 and 1"),
     ],
-    read=_additive_alike,
+    protocol=Protocol(read=_additive_alike),
     mistakes=mistake.all,
     forms={
         "a loop": lambda lengths, S: [[place >= n for place in range(S)] for n in lengths],

@@ -3,7 +3,8 @@
 import numpy as np
 
 from mha_lesson.attention import numpy_copy, params_from_torch
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol
+from mha_lesson.exercises.engine.protocol import by_value_and_type
 from mha_lesson.exercises.lesson_08.shared import _module
 
 
@@ -162,7 +163,7 @@ LOAD = Exercise(
     needs_torch=True,
     signature="load(layer)",
     solution=params_from_torch,
-    exact=True,
+    protocol=Protocol(differ=by_value_and_type),
     helpers=(numpy_copy,),
     probes=lambda: [
         Probe((_module(6, 2),), "d_model 6, 2 heads, float64"),

@@ -9,8 +9,9 @@ import numpy as np
 from mha_lesson.exercises.engine import sandbox
 from mha_lesson.exercises.engine.api import Note
 from mha_lesson.exercises.engine.compare import NotPlain, plain
-from mha_lesson.exercises.engine.exercise import error_text
 from mha_lesson.exercises.engine.sandbox import Outcome
+from mha_lesson.exercises.engine.stub import is_stub
+from mha_lesson.exercises.engine.words import error_text
 from mha_lesson.exercises.lesson_08.works import RIGHT, WORKS, WRONG
 
 _GOOD = ("found", "accepted")
@@ -23,7 +24,7 @@ def scoreboard(test: Callable) -> Note:
     if not callable(test):
         return _line(f"This is a {type(test).__name__}, not a function. Pass the function itself: scoreboard(works).")
     outcomes = sandbox.call_all(test, [p.args for p in WORKS.probe_list], sandbox.SECONDS)
-    if isinstance(outcomes[0].error, NotImplementedError):
+    if is_stub(test, outcomes[0].error):
         return _line("Write works(layer) in the cell above; then this table shows which of the wrong layers it finds.")
     verdicts = _verdicts(outcomes)
     right = list(zip(RIGHT.values(), verdicts, strict=False))

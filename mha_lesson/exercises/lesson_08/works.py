@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, sandbox
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol, sandbox
 from mha_lesson.exercises.engine.compare import plain
 from mha_lesson.exercises.lesson_08.shared import Late, torch
 
@@ -320,6 +320,7 @@ WORKS = Exercise(
         )
     ),
     probes=_versions,
+    protocol=Protocol(spared=("mode",)),  # the layers are made for the test: layer.eval() is what the hints advise
     advice="This is the first one only: scoreboard(works) shows how your test judges each layer, and where to look.",
     mistakes=mistake.all,
     forms={

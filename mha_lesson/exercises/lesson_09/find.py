@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol
 from mha_lesson.exercises.engine.compare import NotPlain, plain
 from mha_lesson.exercises.engine.probes import usual_forms, wave
 from mha_lesson.steps.inspection import find_head
@@ -202,7 +202,7 @@ FIND = Exercise(
     id="09.find",
     signature="find(weights, query, key)",
     solution=find_head,
-    read=_read_place,
+    protocol=Protocol(read=_read_place),
     probes=_find_probes,
     mistakes=mistake.all,
     forms={

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol
 from mha_lesson.exercises.engine.compare import plain
 from mha_lesson.exercises.engine.probes import usual_forms, wave
 from mha_lesson.steps.inspection import head_distances
@@ -315,7 +315,7 @@ SIMILARITY = Exercise(
     id="09.similarity",
     signature="similarity(weights)",
     solution=head_distances,
-    read=_read_distances,
+    protocol=Protocol(read=_read_distances),
     probes=lambda: [
         Probe((softmax(wave(2, 3, 5, size=2)),), "2 heads, 3 queries, 5 keys"),
         Probe((softmax(wave(5, 2, 3, step=1.3, size=3)),), "5 heads, 2 queries, 3 keys"),

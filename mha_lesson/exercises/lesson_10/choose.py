@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Result
-from mha_lesson.exercises.engine.compare import Difference
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol
+from mha_lesson.exercises.engine.compare import Difference, difference
 from mha_lesson.steps.head_count import cheapest_as_good
 
 
@@ -22,17 +22,13 @@ def _read_name(arguments: tuple, answer: Any) -> np.ndarray:
     return np.asarray(names.index(answer))
 
 
-class NameAnswer(Exercise):
-    """An exercise whose answer is one of the names in its first argument."""
-
-    def _unknown(self, function, judged, differences) -> Result:
-        named = [
-            Difference(d.kind, f"expected {p.args[0][int(want.value)]}, got {p.args[0][int(have.value)]}")
-            if d and d.kind == "different"
-            else d
-            for p, want, have, d in zip(self.probe_list, self.expected, judged, differences, strict=True)
-        ]
-        return super()._unknown(function, judged, named)
+def _by_name(arguments: tuple, expected: np.ndarray, answer: np.ndarray) -> Difference | None:
+    """Two places in the list of names, told by their names."""
+    names = arguments[0]
+    found = difference(expected, answer)
+    if found is None or found.kind != "different":
+        return found
+    return Difference(found.kind, f"expected {names[int(expected)]}, got {names[int(answer)]}")
 
 
 def _pick(names, allowed, costs):
@@ -215,11 +211,11 @@ def costliest_of_all(names, scores, costs):
     return names[int(costs.argmax())]
 
 
-CHOOSE = NameAnswer(
+CHOOSE = Exercise(
     id="10.choose",
     signature="choose(names, scores, costs)",
     solution=cheapest_as_good,
-    read=_read_name,
+    protocol=Protocol(read=_read_name, differ=_by_name),
     probes=_choose_probes,
     advice="Write the mean, the lowest and the highest score beside each row of this probe: which ranges overlap?",
     mistakes=mistake.all,

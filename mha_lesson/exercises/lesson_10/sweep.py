@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol
 from mha_lesson.exercises.engine.compare import NotPlain, plain
 from mha_lesson.exercises.engine.probes import usual_forms, wave
 from mha_lesson.steps.head_count import sweep_heads
@@ -218,7 +218,7 @@ SWEEP = Exercise(
     id="10.sweep",
     signature="sweep(train, head_counts, seeds)",
     solution=sweep_heads,
-    read=_read_table,
+    protocol=Protocol(read=_read_table),
     advice="A row is [heads, mean, lowest, highest]; a dictionary heads -> (mean, lowest, highest) is fine too.",
     probes=lambda: [
         Probe((_trained(8, 0.7), [1, 2, 8], [3, 5, 11, 7, 2]), "1, 2 and 8 heads, 5 seeds"),

@@ -1,10 +1,11 @@
 """Exercise 11.cache."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistakes, Probe, Protocol
 from mha_lesson.exercises.engine.probes import wave
 from mha_lesson.exercises.lesson_11.shared import (
     ADVICE,
@@ -38,13 +39,9 @@ from mha_lesson.steps.serving import cache_chunk, cache_step
 from mha_lesson.steps.softmax import softmax
 
 
-def _one_by_one(step: Callable) -> Callable:
+def _one_by_one(step: Callable, q, k, v, again) -> Any:
     """Feeds a sequence to a step, one token at a time, and hands back to it the cache that it gave."""
-
-    def outputs(q, k, v, again):
-        return fed(step, (q, k, v), 1, again)
-
-    return outputs
+    return fed(step, (q, k, v), 1, again)
 
 
 def _keeps_twice(cache, query, key, value):
@@ -219,8 +216,7 @@ CACHE = Exercise(
     id="11.cache",
     signature="cache_step(cache, q, k, v)",
     solution=cache_step,
-    drive=_one_by_one,
-    read=read,
+    protocol=Protocol(call=_one_by_one, read=read),
     probes=lambda: [
         Probe((*sequence(4, 2, [1, 2, 4, 8]), False), "4 tokens one by one, width 2, values 1, 2, 4, 8"),
         Probe((*sequence(5, 3, wave(5, 7)), False), "5 tokens one by one, width 3, values of width 7"),

@@ -1,10 +1,11 @@
 """Exercise 11.chunk."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistake, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistake, Mistakes, Probe, Protocol
 from mha_lesson.exercises.engine.probes import wave
 from mha_lesson.exercises.lesson_11.shared import (
     ADVICE,
@@ -38,13 +39,9 @@ from mha_lesson.steps.serving import cache_chunk, cache_step
 from mha_lesson.steps.softmax import softmax
 
 
-def _in_chunks(step: Callable) -> Callable:
+def _in_chunks(step: Callable, q, k, v, size, again) -> Any:
     """The same, `size` tokens at a time; the last chunk may be shorter."""
-
-    def outputs(q, k, v, size, again):
-        return fed(step, (q, k, v), size, again)
-
-    return outputs
+    return fed(step, (q, k, v), size, again)
 
 
 def _in_front(cache, query, key, value):
@@ -312,8 +309,7 @@ CHUNK = Exercise(
     id="11.chunk",
     signature="cache_chunk(cache, q, k, v)",
     solution=cache_chunk,
-    drive=_in_chunks,
-    read=read,
+    protocol=Protocol(call=_in_chunks, read=read),
     probes=lambda: [
         Probe((*sequence(5, 2, [1, 2, 4, 8, 16]), 3, False), "5 tokens, chunks of 3 and 2"),
         Probe((*sequence(7, 3, wave(7, 5, step=1.3)), 2, False), "7 tokens, chunks of 2, the last one shorter"),

@@ -5,32 +5,28 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistake, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistake, Mistakes, Probe, Protocol
 from mha_lesson.exercises.engine.probes import wave
 
 
-def _launch(kernel: Callable) -> Callable:
+def _launch(kernel: Callable, query, key, value, block) -> np.ndarray:
     """Runs the kernel in all its programs, on one head, into an output full of NaN."""
-
-    def attention(query, key, value, block):
-        triton_numpy = importlib.import_module("mha_lesson.pytorch.triton_numpy")
-        torch = importlib.import_module("torch")
-        tensors = [torch.from_numpy(x.copy()) for x in (query, key, value)]
-        n, d_head = query.shape
-        out = torch.full((n, d_head), float("nan"))
-        try:
-            triton_numpy.run(kernel, (-(-n // block),), *tensors, out, n, d_head**-0.5, d_head, block)
-        except (TypeError, AttributeError, ValueError) as error:
-            if "tl." not in str(error):
-                error.add_note(
-                    "In a kernel there are numbers, tiles and the words of tl: tl.exp, tl.where, tl.maximum, tl.max, "
-                    "tl.sum, tl.dot, tl.trans. Nothing of NumPy, torch or math fits, and no single place of a tile can "
-                    "be read or written."
-                )
-            raise
-        return out.numpy()
-
-    return attention
+    triton_numpy = importlib.import_module("mha_lesson.pytorch.triton_numpy")
+    torch = importlib.import_module("torch")
+    tensors = [torch.from_numpy(x.copy()) for x in (query, key, value)]
+    n, d_head = query.shape
+    out = torch.full((n, d_head), float("nan"))
+    try:
+        triton_numpy.run(kernel, (-(-n // block),), *tensors, out, n, d_head**-0.5, d_head, block)
+    except (TypeError, AttributeError, ValueError) as error:
+        if "tl." not in str(error):
+            error.add_note(
+                "In a kernel there are numbers, tiles and the words of tl: tl.exp, tl.where, tl.maximum, tl.max, "
+                "tl.sum, tl.dot, tl.trans. Nothing of NumPy, torch or math fits, and no single place of a tile can "
+                "be read or written."
+            )
+        raise
+    return out.numpy()
 
 
 def _tokens(n: int, rising: float = 0.0, loud: float = 0.0) -> tuple:
@@ -232,7 +228,7 @@ KERNEL = Exercise(
     needs_torch=True,
     signature="kernel(Q, K, V, O, N, scale, D, BLOCK)",
     solution="mha_lesson.pytorch.first_kernel:attention_kernel",
-    drive=_launch,
+    protocol=Protocol(call=_launch),
     probes=lambda: [
         Probe((*_tokens(32), 32), "32 tokens of width 16, one tile of 32"),
         Probe((*_tokens(37), 16), "37 tokens in tiles of 16: the last tile has 5"),

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from mha_lesson.exercises.engine import Exercise, Mistake, Mistakes, Probe
+from mha_lesson.exercises.engine import Exercise, Mistake, Mistakes, Probe, Protocol
+from mha_lesson.exercises.engine.compare import plain
 from mha_lesson.exercises.engine.probes import usual_forms
 from mha_lesson.steps.gpu import Device, timed
 
@@ -27,12 +29,12 @@ def _job(*seconds: float, repeats: int, queued: float = 0.0) -> tuple:
     return Job(device, seconds), device, repeats
 
 
-def _to_a_tenth_of_a_millisecond(probe: Probe, value) -> np.ndarray:
+def _to_a_tenth_of_a_millisecond(arguments: tuple, value: Any) -> np.ndarray:
     """Waiting inside the loop costs the handing over, 0.01 milliseconds: just as right.
 
     What is as short as the handing over stays apart from what is shorter: no time of the device's at all.
     """
-    value = np.asarray(value, float)
+    value = np.asarray(plain(value), float)
     return np.where(value > 0.0002, np.round(value, 4), np.where(value < 0.000008, np.minimum(value, 0), value))
 
 
@@ -159,7 +161,7 @@ TIMED = Exercise(
         Probe(_job(0.004, repeats=5, queued=3.0), "a job of 0.004 s, and 3 s of other work still in the queue"),
         Probe(_job(0.01, 0.02, 0.03, 0.06, repeats=8), "a job that takes 0.01, 0.02, 0.03, 0.06 s in turn, 8 repeats"),
     ],
-    judge=_to_a_tenth_of_a_millisecond,
+    protocol=Protocol(judge=_to_a_tenth_of_a_millisecond),
     mistakes=mistake.all,
     forms={
         **usual_forms(timed),

@@ -211,11 +211,11 @@ def test_the_sequence_is_fed_as_it_should_be():
         return v, len(calls)
 
     tokens = np.arange(7.0)[:, None], np.zeros((7, 1)), np.arange(7.0)[:, None]
-    near(chunk._in_chunks(step)(*tokens, 3, False), tokens[2])
+    near(chunk._in_chunks(step, *tokens, 3, False), tokens[2])
     assert calls == [(None, [0, 1, 2]), (1, [3, 4, 5]), (2, [6])]
     calls.clear()
-    near(chunk._in_chunks(step)(*tokens, 3, True), tokens[2][3:6])
+    near(chunk._in_chunks(step, *tokens, 3, True), tokens[2][3:6])
     assert calls == [(None, [0, 1, 2]), (1, [3, 4, 5]), (2, [6]), (1, [3, 4, 5])]
     calls.clear()
-    near(cache._one_by_one(step)(*(x[:2] for x in tokens), False), tokens[2][:2])
+    near(cache._one_by_one(step, *(x[:2] for x in tokens), False), tokens[2][:2])
     assert calls == [(None, [0]), (1, [1])]
