@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mha_lesson.exercises.engine import record, words
-from mha_lesson.exercises.engine.compare import as_many_as, plain
+from mha_lesson.exercises.engine.compare import as_many_as, in_parts, plain
 from mha_lesson.exercises.engine.diagnosis import Result
 from mha_lesson.exercises.engine.exercise import Exercise
 from mha_lesson.exercises.engine.protocol import Protocol
@@ -188,7 +188,7 @@ def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
     protocol = exercise.protocol
     if not protocol.calls_plainly:  # what a step hands to the next one is the learner's own affair
         return function
-    example = exercise.solution(*exercise.probe_list[0].args)
+    example = in_parts(exercise.solution(*exercise.probe_list[0].args))
     if isinstance(example, str):  # a word has no other form
         return function
 
@@ -208,14 +208,19 @@ def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
 def _in_form_of(example: Any, value: Any) -> Any:
     """The plain value as a tuple or a dictionary of arrays, a boolean, a tensor or an array, as the example is."""
     if isinstance(example, tuple):
-        return tuple(map(np.asarray, value))
+        return tuple(map(_part_in_form_of, example, value))
     if isinstance(example, dict):
-        return {name: np.asarray(value[name]) for name in example}
+        return {name: _part_in_form_of(part, value[name]) for name, part in example.items()}
     if isinstance(example, bool):
         return bool(value)
     if hasattr(example, "detach"):
         return sys.modules["torch"].as_tensor(value)
     return np.asarray(value)
+
+
+def _part_in_form_of(example: Any, value: Any) -> Any:
+    """An array, or parts of parts."""
+    return _in_form_of(example, value) if isinstance(example, (tuple, dict)) else np.asarray(value)
 
 
 def _diagnose(exercise: Exercise, function: Any) -> Result:
