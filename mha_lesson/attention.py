@@ -11,6 +11,7 @@ Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1 and section
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -130,8 +131,9 @@ class MultiHeadAttention:
     def random(cls, d_model: int, num_heads: int, seed: int = 0) -> "MultiHeadAttention":
         """Weights of variance 1 / d_model, small biases: the same for the same seed."""
         draw = np.random.default_rng(seed).standard_normal
-        matrices = draw((4, d_model, d_model)) / np.sqrt(d_model)
-        return cls(*matrices, num_heads, *(0.1 * draw((4, d_model))))
+        w_q, w_k, w_v, w_o = draw((4, d_model, d_model)) / np.sqrt(d_model)
+        b_q, b_k, b_v, b_o = 0.1 * draw((4, d_model))
+        return cls(w_q, w_k, w_v, w_o, num_heads, b_q, b_k, b_v, b_o)
 
     @classmethod
     def from_params(cls, params: dict, num_heads: int) -> "MultiHeadAttention":
@@ -167,8 +169,8 @@ def params_from_torch(module) -> dict:
     return {**weights, "b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
 
 
-def numpy_copy(tensor) -> Array | None:
-    """A NumPy copy of a torch tensor; half types that NumPy lacks become float32."""
+def numpy_copy(tensor) -> Any:
+    """A NumPy copy of a torch tensor, None for None; half types that NumPy lacks become float32."""
     if tensor is None:
         return None
     tensor = tensor.detach().cpu()

@@ -30,6 +30,18 @@ def test_a_ring_gives_the_output_of_one_process(found):
             assert ring["output"] < NEAR[name.split(",")[0]], (rank, name)
 
 
+def test_a_layer_with_the_ring_for_its_core_gives_its_piece_of_one_process(found):
+    """With rotary positions, too, which go on where the pieces before end. Control: without a ring it does not."""
+    for rank, seen in enumerate(found):
+        cases = {case: far for case, far in seen["layers on rings"].items() if case != "refused"}
+        assert len(cases) == 4
+        for case, far in cases.items():
+            assert far["ring"] < 1e-12, (rank, case)
+            first_piece_alone = rank == 0 and case.startswith("(True")
+            assert (far["without a ring"] < 1e-12) == first_piece_alone, (rank, case)
+        assert "query: expected no gradients" in seen["layers on rings"]["refused"]
+
+
 @pytest.mark.parametrize("world", [1, 2, 5])
 def test_work_is_counted_and_zigzag_is_fair(world):
     plain, fair = ring_work(world), ring_work(world, "zigzag")

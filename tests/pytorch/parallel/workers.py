@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
 
 from mha_lesson.pytorch import MultiHeadAttention
+from mha_lesson.pytorch.cores import RingCore
 from mha_lesson.pytorch.parallel import (
     HeadParallelAttention,
     Traffic,
@@ -278,6 +279,28 @@ UNEVEN = {
 }
 
 
+def layer_on_a_ring(rank, world, causal, rotary_base, tokens=5):
+    """How far a layer with RingCore, given its piece of the tokens, is from the same layer over all of them."""
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(24, 6, 3, rotary_base=rotary_base).double().eval()
+    x = torch.randn(2, world * tokens, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    mine = slice(rank * tokens, (rank + 1) * tokens)
+    with torch.no_grad():
+        whole = layer(x, causal=causal)[:, mine]
+        alone = layer(x[:, mine], causal=causal)
+        layer.core = RingCore()
+        return {"ring": far(layer(x[:, mine], causal=causal), whole), "without a ring": far(alone, whole)}
+
+
+def layers_on_rings(rank, world):
+    cases = [(causal, base) for causal in (False, True) for base in (None, 100.0)]
+    found = {str(case): layer_on_a_ring(rank, world, *case) for case in cases}
+    x = torch.zeros(1, 2, 6)
+    layer = MultiHeadAttention(6, 2, core=RingCore())
+    found["refused"] = error_of(lambda: layer(x))
+    return found
+
+
 def all_of_it(rank, world):
     """All that the tests look at, in one start of the processes."""
     found = {
@@ -285,6 +308,7 @@ def all_of_it(rank, world):
         "rings": rings_of_all_kinds(rank, world),
         "refused": refused_by_all(rank, world),
         "backward": backward_bytes(rank, world),
+        "layers on rings": layers_on_rings(rank, world),
     }
     if world == 2:
         return found | {"dtensor": dtensor(rank, world)}
