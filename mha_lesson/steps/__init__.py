@@ -1,4 +1,4 @@
-"""The spine of the course: one file a lesson, plain functions on NumPy arrays.
+"""The spine of the course: one file an idea, plain functions on NumPy arrays.
 
 Names and shapes are the same in every file:
 
