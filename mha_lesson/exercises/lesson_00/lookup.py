@@ -33,8 +33,8 @@ mistake.edit(
 
 @mistake
 def raw_matches(query, keys, values):
-    """You weight each value by how well its key matches, good. But the matches are no shares: they can be negative,
-    and their sum is not 1. Take np.exp of them, then divide by the sum."""
+    """You weight each value by how well its key matches, good. But the matches are no shares: they can be negative, and
+    their sum is not 1. Take np.exp of them, then divide by the sum."""
     return (keys @ query) @ values
 
 
@@ -67,8 +67,8 @@ mistake.edit(
 
 mistake.edit(
     "scaled",
-    """This is attention as in lesson 03, with the matches divided by sqrt(D), and right there. But here the plain
-    match keys @ query is asked for.""",
+    """This is attention as in lesson 03, with the matches divided by sqrt(D), and right there. But here the plain match
+    keys @ query is asked for.""",
     old="keys @ query",
     new="keys @ query / len(query) ** 0.5",
 )

@@ -34,8 +34,8 @@ mistake.edit(
 
 mistake.edit(
     "exponent_twice_in_pairs",
-    """Sine and cosine share a frequency, as they should. But the 2 is counted twice: if your loop steps by 2, its
-    index already is 2i, and the exponent is i/d. Place 1, column 2 is 0.0464 for d = 6.""",
+    """Sine and cosine share a frequency, as they should. But the 2 is counted twice: if your loop steps by 2, its index
+    already is 2i, and the exponent is i/d. Place 1, column 2 is 0.0464 for d = 6.""",
     old="(2 * pair / d)",
     new="(4 * pair / d)",
 )

@@ -112,8 +112,8 @@ ROTARY = Exercise(
     hints=(
         "The angles are an array (L, d/2): np.outer(pos, 100.0 ** (-np.arange(0, d, 2) / d)).",
         "x[..., 0::2] are the first channels of all pairs, x[..., 1::2] the second ones.",
-        "New first = first * cos - second * sin. New second = first * sin + second * cos. Keep the old ones "
-        "until then.",
+        "New first = first * cos - second * sin. New second = first * sin + second * cos. Keep the old ones until "
+        "then.",
     ),
     well_done="Lengths stay, and a score of two turned vectors depends on their distance alone.",
 )  # fmt: skip

@@ -89,8 +89,8 @@ def softmax_too(q, k):
 
 @mistake
 def cosine(q, k):
-    """Every query meets every key, good. But you took the angle between them (cosine); attention keeps the lengths: q
-    @ k^T / sqrt(d)."""
+    """Every query meets every key, good. But you took the angle between them (cosine); attention keeps the lengths: q @
+    k^T / sqrt(d)."""
     return _unit(q) @ _unit(k).swapaxes(-1, -2)
 
 

@@ -90,8 +90,8 @@ def not_only_different(scores):
 for d in (4, 9, 16, 64):
     mistake.function(
         f"one_width_{d}",
-        f"You compare with the right number, and find nearly all. But one width cannot tell sqrt(d) from a "
-        f"constant: a version that always divides by {math.isqrt(d)} passes your test. Use a second width.",
+        f"You compare with the right number, and find nearly all. But one width cannot tell sqrt(d) from a constant: a "
+        f"version that always divides by {math.isqrt(d)} passes your test. Use a second width.",
         lambda scores, d=d: bool(np.isclose(_two(scores, np.ones((1, d)), np.ones((1, d))), d**0.5)),
     )
 
@@ -105,8 +105,8 @@ def exact_equality(scores):
 
 @mistake
 def exact_and_one_width(scores):
-    """You compare with the right number. But == asks for every last bit, and a right version may round differently:
-    use np.isclose. And d = 4 alone cannot tell sqrt(d) from 2 or from d / 2: use a second width."""
+    """You compare with the right number. But == asks for every last bit, and a right version may round differently: use
+    np.isclose. And d = 4 alone cannot tell sqrt(d) from 2 or from d / 2: use a second width."""
     return _two(scores, np.ones((1, 4)), np.ones((1, 4))) == 2.0
 
 

@@ -17,8 +17,8 @@ def future(L, S):
 
 @mistake
 def future_with_cache(L, S):
-    """You shift the diagonal by S - L, as one must with a cache. But the triangle is the upper one: it keeps the
-    future and hides the past. Take the lower one, np.tril."""
+    """You shift the diagonal by S - L, as one must with a cache. But the triangle is the upper one: it keeps the future
+    and hides the past. Take the lower one, np.tril."""
     return np.triu(np.ones((L, S), bool), S - L)
 
 
@@ -102,8 +102,7 @@ CAUSAL = Exercise(
     },
     hints=(
         "Draw it for L = S = 3: which of the nine places may be True?",
-        "Compare a column of query places with a row of key places: np.arange(L)[:, None] and "
-        "np.arange(S)[None, :].",
+        "Compare a column of query places with a row of key places: np.arange(L)[:, None] and np.arange(S)[None, :].",
         "With S > L the first query does not stand at place 0 but at place S - L.",
     ),
     well_done="The last query sees all keys, also when there are more keys than queries.",

@@ -27,8 +27,8 @@ mistake.edit(
 
 @mistake
 def both_axes(causal, padding):
-    """The keys are masked right. But padded queries need no mask (and where L and S differ it does not even fit):
-    leave the second factor out."""
+    """The keys are masked right. But padded queries need no mask (and where L and S differ it does not even fit): leave
+    the second factor out."""
     return causal & padding[:, None, None, :] & padding[:, None, :, None]
 
 

@@ -11,8 +11,8 @@ mistake = Mistakes()
 
 mistake.edit(
     "inverted",
-    """The edge is in the right place. But True should mean 'a real token'; yours marks the padding, as
-    key_padding_mask in nn.MultiheadAttention does.""",
+    """The edge is in the right place. But True should mean 'a real token'; yours marks the padding, as key_padding_mask
+    in nn.MultiheadAttention does.""",
     old="np.arange(S) < ",
     new="np.arange(S) >= ",
 )
@@ -55,8 +55,8 @@ mistake.edit(
 
 mistake.edit(
     "axes_too_early",
-    """The values are right, and these axes will be needed. But (B, S) is asked for here; the axes for heads and
-    queries come when masks are combined.""",
+    """The values are right, and these axes will be needed. But (B, S) is asked for here; the axes for heads and queries
+    come when masks are combined.""",
     old="np.arange(S) < lengths[:, None]",
     new="(np.arange(S) < lengths[:, None])[:, None, None, :]",
 )

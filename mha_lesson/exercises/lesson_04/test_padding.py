@@ -123,8 +123,8 @@ def last_place_only(attend):
 
 @mistake
 def first_place_only(attend):
-    """Changing the padding and comparing is right. But you change only its first place; a version that lets another
-    one in gets through. Change all of it."""
+    """Changing the padding and comparing is right. But you change only its first place; a version that lets another one
+    in gets through. Change all of it."""
     return _compare(attend, rows=slice(3), places=slice(3, 4))
 
 

@@ -26,8 +26,8 @@ mistake.edit(
 
 mistake.edit(
     "both_sides",
-    """Far keys are hidden on both sides. But the keys after a token must be hidden too, near or far: a window is
-    causal here.""",
+    """Far keys are hidden on both sides. But the keys after a token must be hidden too, near or far: a window is causal
+    here.""",
     old="(key_place <= query_place)",
     new="(key_place < query_place + width)",
 )

@@ -44,8 +44,8 @@ def mask_after(z, keep):
 
 @mistake
 def mask_after_plain(z, keep):
-    """Zeros are placed well. But the row no longer sums to 1: mask before softmax, or divide by the row sum again.
-    (And large scores overflow: take off the row maximum.)"""
+    """Zeros are placed well. But the row no longer sums to 1: mask before softmax, or divide by the row sum again. (And
+    large scores overflow: take off the row maximum.)"""
     return np.exp(z) / np.exp(z).sum(-1, keepdims=True) * keep
 
 
@@ -80,8 +80,8 @@ mistake.edit(
 
 mistake.edit(
     "small_fill",
-    """Masking before softmax is right. But -1e4 is not low enough: where allowed scores are lower still, the MASKED
-    key wins. Use -inf with a guard.""",
+    """Masking before softmax is right. But -1e4 is not low enough: where allowed scores are lower still, the MASKED key
+    wins. Use -inf with a guard.""",
     old="np.where(keep, z, -np.inf)",
     new="np.where(keep, z, -1e4)",
 )

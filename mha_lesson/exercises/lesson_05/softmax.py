@@ -81,8 +81,8 @@ mistake.edit(
 
 mistake.edit(
     "one_maximum",
-    """Subtracting a maximum is the right idea. But with one maximum for the whole matrix, rows far below it become
-    0/0: take each row's own, axis=-1 with keepdims=True.""",
+    """Subtracting a maximum is the right idea. But with one maximum for the whole matrix, rows far below it become 0/0:
+    take each row's own, axis=-1 with keepdims=True.""",
     old="z.max(axis=-1, keepdims=True)",
     new="z.max()",
 )

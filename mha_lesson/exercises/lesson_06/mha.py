@@ -77,8 +77,8 @@ def split_without_swap(x, params, num_heads, keep):
 
 @mistake
 def both_reshapes(x, params, num_heads, keep):
-    """The steps stand in the right order. But heads are split by one reshape and joined by one: each undoes the
-    other's shape, so merge(split(x)) is x again, and yet tokens are mixed in between. Swap axes both times."""
+    """The steps stand in the right order. But heads are split by one reshape and joined by one: each undoes the other's
+    shape, so merge(split(x)) is x again, and yet tokens are mixed in between. Swap axes both times."""
     return _reshaped(x, params, num_heads, keep, join=True)
 
 
@@ -125,8 +125,8 @@ def weights_transposed(x, params, num_heads, keep):
 
 @mistake
 def output_transposed(x, params, num_heads, keep):
-    """All is right up to the last matrix. But you multiply by w_o.T (nn.Linear's layout); here it is (in, out):
-    context @ w_o."""
+    """All is right up to the last matrix. But you multiply by w_o.T (nn.Linear's layout); here it is (in, out): context
+    @ w_o."""
     return multi_head_attention(x, {**params, "w_o": params["w_o"].T}, num_heads, keep)
 
 
@@ -239,8 +239,8 @@ MHA = Exercise(
     hints=(
         "Put your own functions in a row: project, split, attend, merge, project.",
         "q = split(x @ params['w_q'] + params['b_q'], num_heads), and the same for k and v.",
-        "Scores, mask and softmax work on all heads at once; keep broadcasts to (B, H, L, S). keep may be None: "
-        "then all is allowed.",
+        "Scores, mask and softmax work on all heads at once; keep broadcasts to (B, H, L, S). keep may be None: then "
+        "all is allowed.",
         "The end: merge(weights @ v) @ params['w_o'] + params['b_o'].",
     ),
     well_done="Multi-head attention, from start to end, and yours. A wrong key bias, by the way, nobody could "

@@ -24,8 +24,8 @@ def every_hth_feature(x, h):
 
 mistake.edit(
     "no_swap",
-    """The features are cut right. But the heads must stand before the tokens: swap axes 1 and 2, so that each head is
-    a matrix (L, d).""",
+    """The features are cut right. But the heads must stand before the tokens: swap axes 1 and 2, so that each head is a
+    matrix (L, d).""",
     old="return x.swapaxes(-3, -2)",
     new="return x",
 )

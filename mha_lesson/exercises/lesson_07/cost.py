@@ -72,8 +72,8 @@ mistake.edit(
 
 mistake.edit(
     "queries_by_keys",
-    """The other terms are right. But one projection of the decoder is counted with S: queries and output have a row
-    for each of the L decoder tokens, L · E · E each.""",
+    """The other terms are right. But one projection of the decoder is counted with S: queries and output have a row for
+    each of the L decoder tokens, L · E · E each.""",
     old="queries = L * E * E",
     new="queries = S * E * E",
 )
@@ -158,8 +158,8 @@ def additions_too(L, S, E):
 for h in (4, 8):
     mistake.function(
         f"times_{h}_heads",
-        f"Every term is there. But {h} heads do not cost {h} times as much: each is only E / {h} wide, and "
-        "together they cost what one wide head costs.",
+        f"Every term is there. But {h} heads do not cost {h} times as much: each is only E / {h} wide, and together "
+        "they cost what one wide head costs.",
         lambda L, S, E, h=h: 2 * L * E * E + 2 * S * E * E + h * 2 * L * S * E,
     )
 

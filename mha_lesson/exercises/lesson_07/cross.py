@@ -14,8 +14,8 @@ mistake = Mistakes()
 
 @mistake
 def roles_swapped(xd, xe):
-    """Scores, softmax and mix are right. But the roles are swapped: one output row for each DECODER token is asked
-    for. The decoder asks (queries xd), the encoder answers (keys and values xe)."""
+    """Scores, softmax and mix are right. But the roles are swapped: one output row for each DECODER token is asked for.
+    The decoder asks (queries xd), the encoder answers (keys and values xe)."""
     return cross_attention(xe, xd)
 
 
@@ -35,16 +35,16 @@ def decoder_ignored(xd, xe):
 
 mistake.edit(
     "values_from_decoder",
-    """The scores are right: xd asks, xe is compared. But what is mixed must come from the encoder too: weights @ xe.
-    (S weights cannot mix L rows; only where L = S does it run at all.)""",
+    """The scores are right: xd asks, xe is compared. But what is mixed must come from the encoder too: weights @ xe. (S
+    weights cannot mix L rows; only where L = S does it run at all.)""",
     old="weights @ xe",
     new="weights @ xd",
 )
 
 mistake.edit(
     "keys_from_decoder",
-    """The encoder's tokens are mixed, good. But the decoder is compared with itself: keys and values belong to the
-    same tokens, both xe.""",
+    """The encoder's tokens are mixed, good. But the decoder is compared with itself: keys and values belong to the same
+    tokens, both xe.""",
     old="attention_scores(xd, xe)",
     new="attention_scores(xd, xd)",
 )

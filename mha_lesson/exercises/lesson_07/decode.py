@@ -119,8 +119,8 @@ mistake = Mistakes()
 
 mistake.edit(
     "first_row",
-    """The loop and its end are right. But each token is chosen by the scores that follow the start (the first row);
-    the new ones are in the last row: scores[-1], of step with all tokens so far.""",
+    """The loop and its end are right. But each token is chosen by the scores that follow the start (the first row); the
+    new ones are in the last row: scores[-1], of step with all tokens so far.""",
     old="scores[-1]",
     new="scores[0]",
 )
@@ -188,8 +188,8 @@ def filters_start(step, start, stop, longest):
 
 @mistake
 def filters_stop(step, start, stop, longest):
-    """The choice is right, and no stop comes back. But stop is filtered out and the words after it stay; it is the
-    end: leave the loop when the best token is stop."""
+    """The choice is right, and no stop comes back. But stop is filtered out and the words after it stay; it is the end:
+    leave the loop when the best token is stop."""
     return [t for t in _runs_on(step, start, longest) if t != stop]
 
 
@@ -254,8 +254,8 @@ mistake.edit(
 
 mistake.edit(
     "return_in_loop",
-    """The first token is right. But `return` stands inside the loop and ends it at the first turn (and where stop
-    comes at once, nothing is returned): move it to the left, in line with `for`.""",
+    """The first token is right. But `return` stands inside the loop and ends it at the first turn (and where stop comes
+    at once, nothing is returned): move it to the left, in line with `for`.""",
     old="tokens.append(best)\n    return tokens[1:]",
     new="tokens.append(best)\n        return tokens[1:]",
 )
@@ -263,15 +263,15 @@ mistake.edit(
 
 @mistake
 def first_token_alone(step, start, stop, longest):
-    """The first token is right. But no second one comes. Does a `return` stand inside the loop? It ends the loop at
-    the first turn: move it to the left, in line with `for`."""
+    """The first token is right. But no second one comes. Does a `return` stand inside the loop? It ends the loop at the
+    first turn: move it to the left, in line with `for`."""
     return greedy_decode(step, start, stop, min(longest, 1))
 
 
 mistake.function(
     "returns_at_stop_only",
-    """All is right where the model writes stop. But after `longest` tokens the loop ends by itself, and then nothing
-    is returned: put a `return` after the loop, in line with `for`.""",
+    """All is right where the model writes stop. But after `longest` tokens the loop ends by itself, and then nothing is
+    returned: put a `return` after the loop, in line with `for`.""",
     _at_stop_only,
 )
 

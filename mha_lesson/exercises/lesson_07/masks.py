@@ -83,8 +83,8 @@ mistake.edit(
 
 mistake.edit(
     "decoder_mask_on_cross",
-    """Encoder and decoder are right. But cross-attention got the decoder's mask, (L, L). A mask is about keys, and
-    here these are the S tokens of the encoder: it takes the encoder's padding mask.""",
+    """Encoder and decoder are right. But cross-attention got the decoder's mask, (L, L). A mask is about keys, and here
+    these are the S tokens of the encoder: it takes the encoder's padding mask.""",
     old="cross_keep = padding",
     new="cross_keep = decoder_keep",
 )
@@ -115,8 +115,8 @@ mistake.edit(
 
 mistake.edit(
     "no_padding_on_encoder",
-    """Decoder and cross-attention are right. But the encoder's tokens attend to their own padding: it needs the
-    padding mask too.""",
+    """Decoder and cross-attention are right. But the encoder's tokens attend to their own padding: it needs the padding
+    mask too.""",
     old="encoder_keep = padding",
     new="encoder_keep = np.ones_like(padding)",
 )
@@ -146,16 +146,16 @@ mistake.edit(
 
 mistake.edit(
     "causal_inverted",
-    """Every mask is in its place, and the padding is right. But the causal mask is True for the future; here True
-    means 'may attend'.""",
+    """Every mask is in its place, and the padding is right. But the causal mask is True for the future; here True means
+    'may attend'.""",
     old="causal_mask(L, L)",
     new="~causal_mask(L, L)",
 )
 
 mistake.edit(
     "causal_reversed",
-    """Encoder and cross-attention are right, and the decoder has a triangle. But it is the wrong one: rows are
-    queries, and each looks back. Transpose it.""",
+    """Encoder and cross-attention are right, and the decoder has a triangle. But it is the wrong one: rows are queries,
+    and each looks back. Transpose it.""",
     old="causal_mask(L, L)",
     new="causal_mask(L, L).T",
 )
@@ -194,8 +194,8 @@ mistake.edit(
 
 mistake.edit(
     "padding_on_queries",
-    """The right masks are in their places. But the padding lies on the axis of the queries; it is keys that must not
-    be seen: [:, None, None, :].""",
+    """The right masks are in their places. But the padding lies on the axis of the queries; it is keys that must not be
+    seen: [:, None, None, :].""",
     old="[:, None, None, :]",
     new="[:, None, :, None]",
 )
@@ -210,8 +210,8 @@ mistake.edit(
 
 mistake.edit(
     "keys_on_heads",
-    """The right masks are in their places, with four axes. But in (B, S, 1, 1) the tokens lie on the axis of the
-    heads; keys come last: [:, None, None, :].""",
+    """The right masks are in their places, with four axes. But in (B, S, 1, 1) the tokens lie on the axis of the heads;
+    keys come last: [:, None, None, :].""",
     old="[:, None, None, :]",
     new="[:, :, None, None]",
 )
@@ -271,8 +271,8 @@ MASKS = Exercise(
     helpers=(padding_mask, causal_mask),
     protocol=Protocol(read=_read_masks),
     advice="Result 1 is the encoder's mask, 2 the decoder's, 3 that of cross-attention; shapes and places are those "
-    "after broadcasting to (B, H, queries, keys), and the values are True and False. Print "
-    "masks(np.array([1, 3]), 2, 3), small enough to be written by hand.",
+    "after broadcasting to (B, H, queries, keys), and the values are True and False. Print masks(np.array([1, 3]), 2, "
+    "3), small enough to be written by hand.",
     probes=lambda: [
         Probe((np.array([3, 5]), 2, 5), "lengths 3 and 5, L 2, S 5"),
         Probe((np.array([1, 3, 2]), 5, 3), "lengths 1, 3 and 2, L 5, S 3"),
@@ -297,8 +297,8 @@ MASKS = Exercise(
     hints=(
         "For each of the three ask: whose tokens are the keys? Which of them may not be seen?",
         "Encoder and cross-attention have the same keys, the source. Decoder self-attention has the target's.",
-        "Only the decoder writes word by word, so it alone has a future: causal_mask(L, L). "
-        "Both masks of lesson 04: from mha_lesson.steps.masks import causal_mask, padding_mask",
+        "Only the decoder writes word by word, so it alone has a future: causal_mask(L, L). Both masks of lesson 04: "
+        "from mha_lesson.steps.masks import causal_mask, padding_mask",
         "Padding (B, S) gets axes for heads and queries: padding_mask(source_lengths, S)[:, None, None, :].",
     ),
     well_done="A mask is about keys: the encoder's padding for encoder and cross, the triangle for the decoder.",

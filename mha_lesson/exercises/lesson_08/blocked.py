@@ -186,8 +186,8 @@ BLOCKED = Exercise(
         "True = blocked: where in a row of S places does the padding begin?",
         "Compare each place 0, 1, ..., S - 1 with the length of its sequence. Tokens stand at places < length; the "
         "padding is the other side, places >= length, and True belongs there.",
-        "torch.arange(S) has shape (S,). To meet every length, the lengths must be a column: "
-        "torch.tensor(lengths)[:, None].",
+        "torch.arange(S) has shape (S,). To meet every length, the lengths must be a column: torch.tensor(lengths)[:, "
+        "None].",
     ),
     well_done="True = blocked, (B, S), boolean. With SDPA the same word would mean the opposite.",
 )  # fmt: skip

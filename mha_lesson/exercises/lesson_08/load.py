@@ -40,8 +40,8 @@ mistake = Mistakes()
 
 mistake.edit(
     "not_transposed",
-    """The rows are cut in the right places. But PyTorch stores (out, in) and computes x @ W.T; this course computes x
-    @ w: transpose all four matrices.""",
+    """The rows are cut in the right places. But PyTorch stores (out, in) and computes x @ W.T; this course computes x @
+    w: transpose all four matrices.""",
     old='{"w_q": w_q.T, "w_k": w_k.T, "w_v": w_v.T, "w_o": w_o.T}',
     new='{"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}',
 )
@@ -64,8 +64,7 @@ mistake.edit(
 
 @mistake
 def key_first(layer):
-    """The rows are cut in the right places. But you took them for key, query, value; the query comes first: q, k,
-    v."""
+    """The rows are cut in the right places. But you took them for key, query, value; the query comes first: q, k, v."""
     return _reordered(layer, "kqv")
 
 
@@ -77,8 +76,8 @@ def value_first(layer):
 
 @mistake
 def value_second(layer):
-    """The rows are cut in the right places, and w_q is right. But you took the others for value, key; their order is
-    q, k, v."""
+    """The rows are cut in the right places, and w_q is right. But you took the others for value, key; their order is q,
+    k, v."""
     return _reordered(layer, "qvk")
 
 
@@ -115,8 +114,8 @@ def every_third_row(layer):
 
 @mistake
 def packed_by_head(layer):
-    """Some models pack q, k and v of head 0, then those of head 1, and so on. But nn.MultiheadAttention packs the
-    query of all heads, then the key, then the value: three blocks of E rows."""
+    """Some models pack q, k and v of head 0, then those of head 1, and so on. But nn.MultiheadAttention packs the query
+    of all heads, then the key, then the value: three blocks of E rows."""
     return _unpack(
         layer,
         numpy_copy(layer.in_proj_weight)
@@ -130,8 +129,8 @@ def packed_by_head(layer):
 for order in ("kqv", "vqk", "qvk", "vkq", "kvq"):
     mistake.function(
         f"biases_{order}",
-        f"The matrices are right. But you cut in_proj_bias as {', '.join(order)}; its order is that of the "
-        f"weights: q, k, v. (In a new layer all of it is 0, which hides this.)",
+        f"The matrices are right. But you cut in_proj_bias as {', '.join(order)}; its order is that of the weights: q, "
+        "k, v. (In a new layer all of it is 0, which hides this.)",
         lambda layer, order=order: _unpack(
             layer, biases=[params_from_torch(layer)[f"b_{'qkv'[order.index(n)]}"] for n in "qkv"]
         ),
@@ -186,8 +185,8 @@ LOAD = Exercise(
         "nested lists": lambda layer: {n: p.tolist() for n, p in params_from_torch(layer).items()},
     },
     hints=(
-        "Print the names and shapes in layer.state_dict(). in_proj_weight is (3 E, E): query, key, value, "
-        "one above the other.",
+        "Print the names and shapes in layer.state_dict(). in_proj_weight is (3 E, E): query, key, value, one above "
+        "the other.",
         "np.split(layer.in_proj_weight.detach().numpy(), 3) gives three blocks of rows: query, key, value. "
         "in_proj_bias is cut in the same way.",
         "PyTorch computes x @ W.T, we compute x @ w. So each of the four matrices is transposed, out_proj.weight too.",

@@ -112,8 +112,8 @@ mistake.edit(
 
 @mistake
 def mask_as_numbers(layer, x, keep):
-    """Each head has its own weights, and 1 stands where it is blocked. But a float mask is added to the scores, and a
-    1 there favours what it should hide: pass the boolean ~keep."""
+    """Each head has its own weights, and 1 stands where it is blocked. But a float mask is added to the scores, and a 1
+    there favours what it should hide: pass the boolean ~keep."""
     return _asking(layer, x, keep, attn_mask=(~keep).to(x.dtype))[1]
 
 
@@ -131,8 +131,8 @@ for dtype in ("float64", "float32"):
     ):
         mistake.function(
             f"{name}_as_{dtype}",
-            f"Each head has its own weights. But a float mask is added to the scores, and {effect}; if its "
-            f"type is not the layer's, PyTorch raises. Pass the boolean ~keep.",
+            f"Each head has its own weights. But a float mask is added to the scores, and {effect}; if its type is not "
+            "the layer's, PyTorch raises. Pass the boolean ~keep.",
             lambda layer, x, keep, name=name, dtype=dtype: _asking(
                 layer, x, keep, attn_mask=(keep if name == "keep" else ~keep).to(getattr(torch, dtype))
             )[1],
@@ -161,8 +161,7 @@ def output(layer, x, keep):
 
 @mistake
 def both(layer, x, keep):
-    """The call is right. But it gives two things, (output, weights), and only the weights are asked for: the
-    second."""
+    """The call is right. But it gives two things, (output, weights), and only the weights are asked for: the second."""
     return _asking(layer, x, keep)
 
 

@@ -169,9 +169,9 @@ mistake.function(
 
 mistake.function(
     "always_false",
-    "It rejects every wrong layer. But it rejects all six right ones too, from the first, a right layer with "
-    f"one head. {_PRINT} Often it is == or torch.equal (floats round: torch.allclose(a, b, atol=1e-5)), or "
-    "weights that are expected in another shape than (B, H, L, S).",
+    "It rejects every wrong layer. But it rejects all six right ones too, from the first, a right layer with one head. "
+    f"{_PRINT} Often it is == or torch.equal (floats round: torch.allclose(a, b, atol=1e-5)), or weights that are "
+    "expected in another shape than (B, H, L, S).",
     lambda layer: False,
 )
 
@@ -213,8 +213,8 @@ mistake.function(
 
 @mistake
 def training_mode(layer):
-    """It finds every wrong layer. But it rejects a right one with dropout: in training mode its outputs have to
-    differ. Call layer.eval() before anything else."""
+    """It finds every wrong layer. But it rejects a right one with dropout: in training mode its outputs have to differ.
+    Call layer.eval() before anything else."""
     return not (layer.fault or (layer.training and layer.dropout))
 
 
@@ -241,8 +241,8 @@ mistake.function(
 
 mistake.function(
     "formula_only",
-    """Comparing with the formula finds what is wrong in the middle of the layer. But masks, the weights that come
-    back, and a call that asks for them are not tried yet.""",
+    """Comparing with the formula finds what is wrong in the middle of the layer. But masks, the weights that come back,
+    and a call that asks for them are not tried yet.""",
     _lets_pass(
         "keep_reversed",
         "causal_upper_left",
@@ -273,8 +273,8 @@ mistake.function(
 
 mistake.function(
     "without_keep",
-    """It finds nearly all. But you never pass keep. Hide some keys and change what stands there; and hide all keys
-    from one query.""",
+    """It finds nearly all. But you never pass keep. Hide some keys and change what stands there; and hide all keys from
+    one query.""",
     _lets_pass("keep_reversed", "nan_in_empty_rows"),
 )
 
@@ -330,8 +330,8 @@ WORKS = Exercise(
         "NumPy's bool": lambda layer: np.bool_(layer_checks.works(layer)),
     },
     hints=(
-        "You get a layer. Call layer.eval(), make a query (B, L, E), a key and a value (B, S, E) with "
-        "torch.randn, E = layer.d_model, all sizes different, and look at what comes back.",
+        "You get a layer. Call layer.eval(), make a query (B, L, E), a key and a value (B, S, E) with torch.randn, E = "
+        "layer.d_model, all sizes different, and look at what comes back.",
         "One check is a function of its own, and works(layer) says whether all hold. For example, check 8:\n"
         "```python\n"
         "def same_again(layer):                    # True if the layer passes\n"
@@ -345,18 +345,18 @@ WORKS = Exercise(
         "    return all([same_again(layer)])       # the next check goes into this list\n"
         "```",
         "The weights are (B, H, L, S), one map for each head, and each row adds up to 1.",
-        "The output stays the same when you call twice. And with the queries in another order, say query.flip(1), "
-        "the outputs come in that order: output.flip(1).",
-        "Padding: keep = (torch.arange(S) < torch.tensor(lengths)[:, None])[:, None, None, :] is (B, 1, 1, S), "
-        "True = may attend. Change key and value where keep is False: no output may move.",
+        "The output stays the same when you call twice. And with the queries in another order, say query.flip(1), the "
+        "outputs come in that order: output.flip(1).",
+        "Padding: keep = (torch.arange(S) < torch.tensor(lengths)[:, None])[:, None, None, :] is (B, 1, 1, S), True = "
+        "may attend. Change key and value where keep is False: no output may move.",
         "Causal, with more keys than queries: the last query sees all keys, the one before it all but the last key. "
         "Change one value, and see which outputs move.",
         "An empty row: keep (L, S), all of row 1 False. That query gets layer.out_proj of zeros, and nothing is NaN.",
         "Properties do not see a missing scale: work the output out. q, k and v are q_proj(query), k_proj(key) and "
-        "v_proj(value), each cut into heads of D = layer.d_model // layer.num_heads: "
-        "x.unflatten(-1, (-1, D)).transpose(1, 2), so (B, heads, L or S, D).",
-        "Shared key/value heads are fewer: H = layer.num_heads, kv_heads = k.shape[1], and "
-        "k = k.repeat_interleave(H // kv_heads, dim=1) brings H of them; v likewise.",
+        "v_proj(value), each cut into heads of D = layer.d_model // layer.num_heads: x.unflatten(-1, (-1, "
+        "D)).transpose(1, 2), so (B, heads, L or S, D).",
+        "Shared key/value heads are fewer: H = layer.num_heads, kv_heads = k.shape[1], and k = k.repeat_interleave(H "
+        "// kv_heads, dim=1) brings H of them; v likewise.",
         "context = torch.nn.functional.scaled_dot_product_attention(q, k, v) is (B, H, L, D). Join the heads, "
         "context.transpose(1, 2).flatten(2), and then layer.out_proj. Compare with torch.allclose(a, b, atol=1e-5).",
     ),

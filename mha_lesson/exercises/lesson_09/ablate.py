@@ -77,8 +77,8 @@ mistake.edit(
 
 mistake.edit(
     "scaled_up",
-    """The right heads are off. But you made the others larger to make up for it (as dropout does in training);
-    switched off means missing, nothing else changes.""",
+    """The right heads are off. But you made the others larger to make up for it (as dropout does in training); switched
+    off means missing, nothing else changes.""",
     old="kept[off] = 0",
     new="kept[off] = 0; kept = kept * (len(kept) / (len(kept) - len(off)))",
 )
@@ -107,8 +107,8 @@ mistake.function(
 
 mistake.edit(
     "only_these",
-    """Heads are switched, and the bias is there. But it is the other way round: the heads in off are the ones that
-    must be silent.""",
+    """Heads are switched, and the bias is there. But it is the other way round: the heads in off are the ones that must
+    be silent.""",
     old="kept[off] = 0",
     new="kept[[h for h in range(len(kept)) if h not in off]] = 0",
 )
@@ -145,8 +145,8 @@ mistake.edit(
 
 mistake.function(
     "rows_shifted",
-    """The right heads are left. But each met the rows of another in W_O: with a head removed the others move up. Set
-    it to 0 instead, or remove its rows of w_o too.""",
+    """The right heads are left. But each met the rows of another in W_O: with a head removed the others move up. Set it
+    to 0 instead, or remove its rows of w_o too.""",
     _with_rows_shifted,
 )
 
@@ -173,8 +173,8 @@ mistake.edit(
 
 mistake.edit(
     "only_one_off",
-    """Right where one head is off. But of several only one is silent: copy heads once before the loop, and let
-    `return` stand behind it.""",
+    """Right where one head is off. But of several only one is silent: copy heads once before the loop, and let `return`
+    stand behind it.""",
     old="kept[off] = 0",
     new="kept[off[-1:]] = 0",
 )
@@ -194,15 +194,15 @@ def bias_for_each_head(heads, w_o, b_o, off):
 
 @mistake
 def bias_in_parts(heads, w_o, b_o, off):
-    """The sum over the heads that are left is right. But you took a part of the bias away with each head; it belongs
-    to none, so the whole of b_o stays."""
+    """The sum over the heads that are left is right. But you took a part of the bias away with each head; it belongs to
+    none, so the whole of b_o stays."""
     return ablate_heads(heads, w_o, b_o, off) - len(off) / len(heads) * b_o
 
 
 mistake.function(
     "features_off",
-    """Numbers are set to 0 between heads and W_O, a good place. But a column of the merged heads is one feature; head
-    h owns D of them, h * D to (h + 1) * D. Easier before the merge: kept[off] = 0.""",
+    """Numbers are set to 0 between heads and W_O, a good place. But a column of the merged heads is one feature; head h
+    owns D of them, h * D to (h + 1) * D. Easier before the merge: kept[off] = 0.""",
     _with_features_off,
 )
 
@@ -281,8 +281,8 @@ ABLATE = Exercise(
     },
     hints=(
         "The output is a sum: head 0 through its rows of W_O, head 1 through its own, ..., and the bias.",
-        "First a copy, so that the caller's array stays as it is: kept = heads.copy(). In it set what the heads in "
-        "off found to 0: kept[off] = 0.",
+        "First a copy, so that the caller's array stays as it is: kept = heads.copy(). In it set what the heads in off "
+        "found to 0: kept[off] = 0.",
         "Then as in lesson 06: lay the heads side by side, (L, H * D), and project with @ w_o + b_o.",
         "kept.transpose(1, 0, 2).reshape(L, H * D) @ w_o + b_o",
     ),

@@ -52,8 +52,8 @@ mistake = Mistakes()
 
 mistake.edit(
     "query_and_key_swapped",
-    """Layer and head are looked for in the right way. But you looked at the weight from key to query: rows are
-    queries, columns are keys, [..., query, key].""",
+    """Layer and head are looked for in the right way. But you looked at the weight from key to query: rows are queries,
+    columns are keys, [..., query, key].""",
     old="query, key]",
     new="key, query]",
 )

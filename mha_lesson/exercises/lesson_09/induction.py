@@ -150,24 +150,24 @@ mistake.edit(
 
 mistake.edit(
     "last_copy_only",
-    """Right where a token occurred once before. But after several copies only the last counts: add up the weights
-    after all of them.""",
+    """Right where a token occurred once before. But after several copies only the last counts: add up the weights after
+    all of them.""",
     old="weights[:, i, after]",
     new="weights[:, i, after[-1:]]",
 )
 
 mistake.edit(
     "mean_over_copies",
-    """Right where a token occurred once before. But with several copies a head may share its look among them: add
-    these weights up, and take the mean over positions only.""",
+    """Right where a token occurred once before. But with several copies a head may share its look among them: add these
+    weights up, and take the mean over positions only.""",
     old=".sum(axis=-1)",
     new=".mean(axis=-1)",
 )
 
 mistake.edit(
     "largest_copy",
-    """Right where a token occurred once before. But with several copies a head may share its look among them: add
-    these weights up in place of taking the largest.""",
+    """Right where a token occurred once before. But with several copies a head may share its look among them: add these
+    weights up in place of taking the largest.""",
     old=".sum(axis=-1)",
     new=".max(axis=-1)",
 )
@@ -235,8 +235,8 @@ mistake.function(
 
 mistake.edit(
     "later_copies_past_the_end",
-    """The place after a copy is the right one. But copies further on count too, until one is the last token and
-    nothing comes after it: j <= i.""",
+    """The place after a copy is the right one. But copies further on count too, until one is the last token and nothing
+    comes after it: j <= i.""",
     old="range(i) if",
     new="range(len(tokens)) if j != i and",
 )
@@ -340,8 +340,8 @@ INDUCTION = Exercise(
         **usual_forms(induction_scores),
     },
     hints=(
-        "For each position i: which places j come right after an earlier copy of its token? 1 <= j <= i and "
-        "tokens[j - 1] == tokens[i]. (With j = 0, tokens[-1] would be the last token.)",
+        "For each position i: which places j come right after an earlier copy of its token? 1 <= j <= i and tokens[j - "
+        "1] == tokens[i]. (With j = 0, tokens[-1] would be the last token.)",
         "places = [j for j in range(1, i + 1) if tokens[j - 1] == tokens[i]]. How much weight does query i give to "
         "them, all together?",
         "weights[:, i, places].sum(axis=-1) has one number for each head.",

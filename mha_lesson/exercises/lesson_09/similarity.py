@@ -154,8 +154,8 @@ mistake.function(
 
 mistake.function(
     "both_sides_without_middle_with_nan",
-    """It is the same in both directions, good. But KL(P || Q) is NaN or infinite where a weight is 0. Compare each
-    with their middle (P + Q) / 2, and let a term count as 0 where its weight is 0.""",
+    """It is the same in both directions, good. But KL(P || Q) is NaN or infinite where a weight is 0. Compare each with
+    their middle (P + Q) / 2, and let a term count as 0 where its weight is 0.""",
     _pairwise(lambda p, q: (_terms(p, q) + _terms(q, p)).sum(axis=-1).mean() / 2),
 )
 
@@ -284,8 +284,8 @@ mistake.function(
 
 mistake.function(
     "cosine_of_maps",
-    """Each pair of heads gets one number, good. But the cosine of two whole maps knows nothing of shares; compare
-    query by query with the Jensen-Shannon distance, 0 for heads that are alike.""",
+    """Each pair of heads gets one number, good. But the cosine of two whole maps knows nothing of shares; compare query
+    by query with the Jensen-Shannon distance, 0 for heads that are alike.""",
     _pairwise(_cosine_of_maps),
 )
 
@@ -298,8 +298,8 @@ mistake.function(
 
 mistake.function(
     "total_variation",
-    """It goes from 0 to 1, and query by query, good. But half the sum of |P - Q| is another distance (total
-    variation); take Jensen-Shannon.""",
+    """It goes from 0 to 1, and query by query, good. But half the sum of |P - Q| is another distance (total variation);
+    take Jensen-Shannon.""",
     _pairwise(lambda p, q: np.abs(p - q).sum(-1).mean() / 2),
 )
 

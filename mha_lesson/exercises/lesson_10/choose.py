@@ -132,23 +132,23 @@ def best_worst_seed(names, scores, costs):
 
 @mistake
 def costliest(names, scores, costs):
-    """The options that are as good as the best are the right ones. But of these you took the costliest; the cheapest
-    is as good."""
+    """The options that are as good as the best are the right ones. But of these you took the costliest; the cheapest is
+    as good."""
     return _pick(names, _as_good(scores), -costs)
 
 
 mistake.edit(
     "means_compared_only",
-    """The bar, the worst seed of the best option, is right. But you ask whether an option's MEAN reaches it; the
-    ranges overlap as soon as its best seed does.""",
+    """The bar, the worst seed of the best option, is right. But you ask whether an option's MEAN reaches it; the ranges
+    overlap as soon as its best seed does.""",
     old="scores.max(axis=1) >= bar",
     new="scores.mean(axis=1) >= bar",
 )
 
 mistake.edit(
     "worst_seeds_compared",
-    """The bar, the worst seed of the best option, is right. But you ask every seed of an option to reach it; the
-    ranges overlap as soon as its best seed does.""",
+    """The bar, the worst seed of the best option, is right. But you ask every seed of an option to reach it; the ranges
+    overlap as soon as its best seed does.""",
     old="scores.max(axis=1) >= bar",
     new="scores.min(axis=1) >= bar",
 )

@@ -116,8 +116,8 @@ mistake.edit(
 
 @mistake
 def scores(layers, kv_heads, d_head, tokens, batch, bytes_per_number):
-    """This counts scores, tokens × tokens in each head. But those are not kept: a key and a value of each token are,
-    of width d_head."""
+    """This counts scores, tokens × tokens in each head. But those are not kept: a key and a value of each token are, of
+    width d_head."""
     return layers * kv_heads * tokens * tokens * batch * bytes_per_number
 
 

@@ -102,8 +102,8 @@ mistake = Mistakes()
 
 mistake.function(
     "upper_left_mask",
-    """Old and new keys are joined. But every step returns the first value: a (1, S) lower triangle keeps only the
-    first key. One query at the end needs no mask at all.""",
+    """Old and new keys are joined. But every step returns the first value: a (1, S) lower triangle keeps only the first
+    key. One query at the end needs no mask at all.""",
     masked_by(lambda n, S: np.tril(np.ones((n, S), bool))),
 )
 
@@ -192,8 +192,8 @@ mistake.function(
 
 mistake.function(
     "all_rows",
-    """The last row is right. But the old ones come with it: the outputs of old tokens are known, and their queries
-    need not be kept. Return the new token's row, (1, V).""",
+    """The last row is right. But the old ones come with it: the outputs of old tokens are known, and their queries need
+    not be kept. Return the new token's row, (1, V).""",
     _all_rows,
 )
 
@@ -241,8 +241,8 @@ CACHE = Exercise(
         "Two things to do: put the new key and value behind the old ones, then attend with the new query.",
         "At first cache is None: then the new key and value are all there is.",
         "np.concatenate([cache[0], k]) puts one below the other. Return the output and the pair (keys, values).",
-        "A single query at the end may see everything, no mask: "
-        "masked_softmax(q @ keys.T / np.sqrt(q.shape[1]), True) @ values. True hides nothing.",
+        "A single query at the end may see everything, no mask: masked_softmax(q @ keys.T / np.sqrt(q.shape[1]), True) "
+        "@ values. True hides nothing.",
     ),
     well_done="Each token goes through once, and the outputs are those of the whole text.",
     advice=ADVICE,

@@ -165,8 +165,8 @@ def only_first_chunk_masked(cache, q, k, v):
 
 mistake.edit(
     "shifted_back",
-    """The first chunk is right. But behind a cache the triangle is shifted the wrong way, to the left: it is S - n,
-    not n - S.""",
+    """The first chunk is right. But behind a cache the triangle is shifted the wrong way, to the left: it is S - n, not
+    n - S.""",
     old=MASK,
     new="np.tri(len(query), len(key), len(query) - len(key), dtype=bool)",
 )
@@ -292,8 +292,8 @@ mistake.function(
 
 mistake.function(
     "new_in_front",
-    """Old and new are joined. But the new ones stand in front, and the mask takes the last keys for the newest: the
-    old ones come first in np.concatenate.""",
+    """Old and new are joined. But the new ones stand in front, and the mask takes the last keys for the newest: the old
+    ones come first in np.concatenate.""",
     _in_front,
 )
 

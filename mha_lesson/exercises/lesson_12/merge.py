@@ -130,8 +130,8 @@ mistake.edit(
 
 mistake.edit(
     "empty_maximum",
-    """Where there is something all is right. But if both parts are empty, their maximum is -inf, and you return 0:
-    that is only for the subtraction.""",
+    """Where there is something all is right. But if both parts are empty, their maximum is -inf, and you return 0: that
+    is only for the subtraction.""",
     old="return m, l, o",
     new="return highest, l, o",
 )

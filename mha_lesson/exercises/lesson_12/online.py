@@ -302,8 +302,8 @@ mistake.function(
 
 mistake.edit(
     "no_maximum_guarded",
-    """Small scores come out right, and so do those of which all are -inf. But exp(1000) overflows, and exp(-1000) is
-    0: subtract the maximum so far.""",
+    """Small scores come out right, and so do those of which all are -inf. But exp(1000) overflows, and exp(-1000) is 0:
+    subtract the maximum so far.""",
     old="np.maximum(m, s.max())",
     new="0.0",
 )
@@ -333,8 +333,8 @@ mistake.edit(
 
 mistake.edit(
     "stops_at_empty_block",
-    """Rising and falling scores are right. But where the first blocks hold nothing you end up with 0: the loop was
-    left (`continue`, not `break`), or a NaN became 0 at the end. Later blocks may hold something.""",
+    """Rising and falling scores are right. But where the first blocks hold nothing you end up with 0: the loop was left
+    (`continue`, not `break`), or a NaN became 0 at the end. Later blocks may hold something.""",
     old="continue",
     new="break",
 )
@@ -376,8 +376,8 @@ mistake.edit(
 
 mistake.edit(
     "own_maximum",
-    """The old sums shrink as they should. But the new block is measured against its own maximum, not against the
-    common one: p = exp(s - m_new).""",
+    """The old sums shrink as they should. But the new block is measured against its own maximum, not against the common
+    one: p = exp(s - m_new).""",
     old="np.exp(s - m_new)",
     new="np.exp(s - s.max())",
 )

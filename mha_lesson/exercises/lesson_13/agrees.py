@@ -220,8 +220,8 @@ def largest_without_sign(output, exact, dtype):
 
 @mistake
 def numbers_in_any_shape(output, exact, dtype):
-    """The tolerance fits, and NaN is found. But only the numbers are compared, one after the other: a result of
-    another shape passes. Compare the shapes first."""
+    """The tolerance fits, and NaN is found. But only the numbers are compared, one after the other: a result of another
+    shape passes. Compare the shapes first."""
     return bool(np.size(output) == np.size(exact) and agrees(np.reshape(output, np.shape(exact)), exact, dtype))
 
 
@@ -256,8 +256,8 @@ def signs_ignored(output, exact, dtype):
 
 mistake.function(
     "signed_error",
-    """The tolerance fits. But the error has a sign: a result that is far too small passes. Take its size,
-    np.abs(output - exact).""",
+    """The tolerance fits. But the error has a sign: a result that is far too small passes. Take its size, np.abs(output
+    - exact).""",
     _of_one_shape(lambda output, exact, dtype: (output - exact).max() <= _usual(exact, dtype)),
 )
 

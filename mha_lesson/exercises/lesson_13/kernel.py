@@ -22,8 +22,8 @@ def _launch(kernel: Callable, query, key, value, block) -> np.ndarray:
         if "tl." not in str(error):
             error.add_note(
                 "In a kernel there are numbers, tiles and the words of tl: tl.exp, tl.where, tl.maximum, tl.max, "
-                "tl.sum, tl.dot, tl.trans. Nothing of NumPy, torch or math fits, and no single place of a tile can "
-                "be read or written."
+                "tl.sum, tl.dot, tl.trans. Nothing of NumPy, torch or math fits, and no single place of a tile can be "
+                "read or written."
             )
         raise
     return out.numpy()
@@ -254,8 +254,8 @@ KERNEL = Exercise(
     hints=(
         "Scores first: s = tl.dot(q, tl.trans(k)) * scale, (BLOCK, BLOCK). Rows are queries, columns are keys.",
         "Keys beyond N: s = tl.where(keys[None, :] < N, s, float(\"-inf\")).",
-        "Then lesson 12: m_new = tl.maximum(m, tl.max(s, 1)); p = tl.exp(s - m_new[:, None]); "
-        "shrink = tl.exp(m - m_new).",
+        "Then lesson 12: m_new = tl.maximum(m, tl.max(s, 1)); p = tl.exp(s - m_new[:, None]); shrink = tl.exp(m - "
+        "m_new).",
         "l = l * shrink + tl.sum(p, 1); acc = acc * shrink[:, None] + tl.dot(p, v); and m = m_new at the end.",
     ),
     well_done="That is FlashAttention's forward pass. On a GPU these same lines run compiled.",

@@ -84,8 +84,8 @@ mistake.edit(
 
 mistake.edit(
     "triangle_everywhere",
-    """The sources are right. But the triangle belongs to its own piece alone: of an earlier piece all may be seen, of
-    a later one nothing.""",
+    """The sources are right. But the triangle belongs to its own piece alone: of an earlier piece all may be seen, of a
+    later one nothing.""",
     old="np.full((n, n), source < rank)",
     new="causal_mask(n, n)",
 )
