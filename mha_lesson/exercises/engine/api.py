@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mha_lesson.exercises.engine import record, words
-from mha_lesson.exercises.engine.compare import as_many_as, plain
+from mha_lesson.exercises.engine.compare import as_many_as, in_parts, plain
 from mha_lesson.exercises.engine.diagnosis import Result
 from mha_lesson.exercises.engine.exercise import Exercise
 from mha_lesson.exercises.engine.protocol import Protocol
@@ -188,13 +188,14 @@ def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
     protocol = exercise.protocol
     if not protocol.calls_plainly:  # what a step hands to the next one is the learner's own affair
         return function
-    example = exercise.solution(*exercise.probe_list[0].args)
+    example = in_parts(exercise.solution(*exercise.probe_list[0].args))
     if isinstance(example, str):  # a word has no other form
         return function
 
     @functools.wraps(function)
     def adopted(*args, **kwargs):
         args = tuple(map(protocol.given, args))
+        kwargs = {name: protocol.given(argument) for name, argument in kwargs.items()}
         value = function(*args, **kwargs)
         if protocol.read is not Protocol.read:
             arguments = inspect.signature(function).bind(*args, **kwargs).args if kwargs else args
@@ -207,14 +208,21 @@ def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
 
 def _in_form_of(example: Any, value: Any) -> Any:
     """The plain value as a tuple or a dictionary of arrays, a boolean, a tensor or an array, as the example is."""
-    if isinstance(example, tuple):
-        return tuple(map(np.asarray, value))
-    if isinstance(example, dict):
-        return {name: np.asarray(value[name]) for name in example}
+    if isinstance(example, (tuple, dict)):
+        return _in_form_of_parts(example, value)
     if isinstance(example, bool):
         return bool(value)
     if hasattr(example, "detach"):
         return sys.modules["torch"].as_tensor(value)
+    return np.asarray(value)
+
+
+def _in_form_of_parts(example: Any, value: Any) -> Any:
+    """Tuples and dictionaries as deep as those of the example, and arrays in them."""
+    if isinstance(example, tuple):
+        return tuple(_in_form_of_parts(part, value[i]) for i, part in enumerate(example))
+    if isinstance(example, dict):
+        return {name: _in_form_of_parts(part, value[name]) for name, part in example.items()}
     return np.asarray(value)
 
 
