@@ -208,8 +208,10 @@ def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
 
 def _in_form_of(example: Any, value: Any) -> Any:
     """The plain value as a tuple or a dictionary of arrays, a boolean, a tensor or an array, as the example is."""
-    if isinstance(example, (tuple, dict)):
-        return _in_form_of_parts(example, value)
+    if isinstance(example, tuple):
+        return tuple(map(_part_in_form_of, example, value))
+    if isinstance(example, dict):
+        return {name: _part_in_form_of(part, value[name]) for name, part in example.items()}
     if isinstance(example, bool):
         return bool(value)
     if hasattr(example, "detach"):
@@ -217,13 +219,9 @@ def _in_form_of(example: Any, value: Any) -> Any:
     return np.asarray(value)
 
 
-def _in_form_of_parts(example: Any, value: Any) -> Any:
-    """Tuples and dictionaries as deep as those of the example, and arrays in them."""
-    if isinstance(example, tuple):
-        return tuple(_in_form_of_parts(part, value[i]) for i, part in enumerate(example))
-    if isinstance(example, dict):
-        return {name: _in_form_of_parts(part, value[name]) for name, part in example.items()}
-    return np.asarray(value)
+def _part_in_form_of(example: Any, value: Any) -> Any:
+    """An array, or parts of parts."""
+    return _in_form_of(example, value) if isinstance(example, (tuple, dict)) else np.asarray(value)
 
 
 def _diagnose(exercise: Exercise, function: Any) -> Result:
