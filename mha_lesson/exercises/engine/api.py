@@ -195,6 +195,7 @@ def _in_course_form(exercise: Exercise, function: Callable) -> Callable:
     @functools.wraps(function)
     def adopted(*args, **kwargs):
         args = tuple(map(protocol.given, args))
+        kwargs = {name: protocol.given(argument) for name, argument in kwargs.items()}
         value = function(*args, **kwargs)
         if protocol.read is not Protocol.read:
             arguments = inspect.signature(function).bind(*args, **kwargs).args if kwargs else args

@@ -9,6 +9,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +21,8 @@ class Change:
     """One thing that was changed.
 
     path: where it is, as it is written behind the name of the whole: "", "['w_q']", ".weight"
-    kind: array, tensor, gradient, list, dictionary, set, parameter, mode, generator, number or object
+    kind: array, tensor, gradient (wanted or not), grad (what backward leaves), list, dictionary, set,
+          parameter, mode or setting (of a module), generator, number or object
     """
 
     path: str
@@ -31,13 +33,21 @@ def first_change(before: Any, after: Any) -> Change | None:
     """The first difference between a thing and what became of it; None if there is none."""
     try:
         return next(_changes(before, after, "", set()), None)
-    except Exception:  # something was put into it that cannot even be compared
-        return Change("", kind_of(before))
+    except Exception:  # it cannot be compared at all, or something was put into it that cannot
+        return Change("", kind_of(before)) if _can_be_compared(before) else None
 
 
-def _changes(before: Any, after: Any, path: str, seen: set[int]) -> Iterator[Change]:
-    """All differences. `seen`: what contains itself is looked at once."""
-    if id(before) in seen:
+def _can_be_compared(thing: Any) -> bool:
+    try:
+        return not any(_changes(thing, thing, "", set()))
+    except Exception:
+        return False
+
+
+def _changes(before: Any, after: Any, path: str, seen: set[tuple[int, int]]) -> Iterator[Change]:
+    """All differences. `seen`: what stands in several places, or in itself, is looked at once."""
+    pair = (id(before), id(after))
+    if pair in seen:
         return
     kind = kind_of(before)
     if type(before) is not type(after):
@@ -48,10 +58,11 @@ def _changes(before: Any, after: Any, path: str, seen: set[int]) -> Iterator[Cha
     elif kind == "tensor":
         yield from _tensor_changes(before, after, path)
     else:
-        yield from _changes_inside(kind, before, after, path, seen | {id(before)})
+        seen.add(pair)
+        yield from _changes_inside(kind, before, after, path, seen)
 
 
-def _changes_inside(kind: str, before: Any, after: Any, path: str, seen: set[int]) -> Iterator[Change]:
+def _changes_inside(kind: str, before: Any, after: Any, path: str, seen: set[tuple[int, int]]) -> Iterator[Change]:
     """Differences in the parts of a thing, and in which parts it has."""
     if kind == "module":
         yield from _module_changes(before, after, path)
@@ -89,6 +100,8 @@ def kind_of(thing: Any) -> str:
 def _same_array(before: np.ndarray, after: np.ndarray) -> bool:
     if before.shape != after.shape or before.dtype != after.dtype:
         return False
+    if before.dtype.hasobject:
+        return first_change(before.tolist(), after.tolist()) is None
     return np.array_equal(before, after, equal_nan=before.dtype.kind in "fc")
 
 
@@ -127,19 +140,36 @@ def _tensor_changes(before: Any, after: Any, path: str) -> Iterator[Change]:
         old, new = before.detach(), after.detach()
         if not bool(((old == new) | (old != old) & (new != new)).all()):
             yield Change(path, "tensor")
+        elif before.is_leaf and first_change(before.grad, after.grad):
+            yield Change(f"{path}.grad", "grad")
 
 
 def _module_changes(before: Any, after: Any, path: str) -> Iterator[Change]:
-    """Parameters and buffers, their names too, and whether each part is in training mode."""
+    """Parameters and buffers, their names too; of each part, whether it is in training mode, and its settings."""
     old = {**dict(before.named_parameters()), **dict(before.named_buffers())}
     new = {**dict(after.named_parameters()), **dict(after.named_buffers())}
     for name in [*old, *(name for name in new if name not in old)]:
-        if name not in old or name not in new or any(_tensor_changes(old[name], new[name], "")):
-            yield Change(f"{path}.{name}", "parameter")
+        place = f"{path}.{name}"
+        found = next(_tensor_changes(old[name], new[name], place), None) if name in old and name in new else True
+        if found:
+            yield found if isinstance(found, Change) and found.kind == "grad" else Change(place, "parameter")
     parts = dict(after.named_modules())
     for name, part in before.named_modules():
+        place = f"{path}.{name}" if name else path
         if name in parts and part.training != parts[name].training:
-            yield Change(f"{path}.{name}" if name else path, "mode")
+            yield Change(place, "mode")
+        elif name in parts:
+            old, new = _settings(part), _settings(parts[name])
+            yield from (Change(f"{place}.{n}", "setting") for n in old if first_change(old[n], new.get(n)))
+
+
+def _settings(module: Any) -> dict[str, Any]:
+    """The numbers and words that a module was made with, such as its dropout."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if kind_of(value) == "number" and name != "training" and not name.startswith("_")
+    }
 
 
 def _parts(kind: str, thing: Any) -> dict[str, Any]:
@@ -151,6 +181,8 @@ def _parts(kind: str, thing: Any) -> dict[str, Any]:
     if isinstance(thing, (type, ModuleType)) or hasattr(thing, "__next__"):
         return {}
     names = [*getattr(thing, "__dict__", {}), *_slots(type(thing))]
+    # What an object notes down for itself when it is only looked at does not count.
+    names = [name for name in names if not isinstance(getattr(type(thing), name, None), cached_property)]
     return {f".{name}": getattr(thing, name) for name in names if hasattr(thing, name)}
 
 

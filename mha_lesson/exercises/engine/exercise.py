@@ -155,10 +155,12 @@ class Exercise:
 
     # -- what functions answer to its probes -------------------------------------------------
 
-    def answers(self, function: Callable, seconds: float | None = None, like: Any = None) -> list[Outcome]:
+    def answers(
+        self, function: Callable, seconds: float | None = None, like: Any = None, watch: bool = True
+    ) -> list[Outcome]:
         """What comes of each probe, read and judged. like: an answer whose form the others get."""
         driven = function if self.protocol.calls_plainly else partial(self.protocol.call, function)
-        outcomes = sandbox.call_all(driven, [probe.args for probe in self.probe_list], seconds)
+        outcomes = sandbox.call_all(driven, [probe.args for probe in self.probe_list], seconds, watch)
         pairs = zip(self.probe_list, outcomes, strict=True)
         return [self.protocol.seen(probe.args, outcome, like) for probe, outcome in pairs]
 
@@ -168,13 +170,13 @@ class Exercise:
 
     @cached_property
     def mistake_outcomes(self) -> dict[str, list[Outcome]]:
-        return {m.name: self.answers(self._runnable(m)) for m in self.mistakes}
+        return {m.name: self.answers(self._runnable(m), watch=False) for m in self.mistakes}
 
     @cached_property
     def pair_outcomes(self) -> list[tuple[tuple[Mistake, Mistake], list[Outcome]]]:
         """What each two mistakes that can be made at once give; run once, when an answer first needs it."""
         pairs = [(pair, self.variant(*pair)) for pair in itertools.combinations(self.mistakes, 2)]
-        return [(pair, self.answers(variant)) for pair, variant in pairs if variant]
+        return [(pair, self.answers(variant, watch=False)) for pair, variant in pairs if variant]
 
     @property
     def wants_a_test(self) -> bool:

@@ -39,10 +39,13 @@ class Outcome:
         return self.stopped or self.error is not None or self.value is None
 
 
-def call_all(function: Callable, argument_sets: Sequence[tuple], seconds: float | None = SECONDS) -> list[Outcome]:
+def call_all(
+    function: Callable, argument_sets: Sequence[tuple], seconds: float | None = SECONDS, watch: bool = True
+) -> list[Outcome]:
     """One outcome for each set of arguments; all calls together get `seconds`.
 
-    Our own functions are trusted: with `seconds=None` they have all the time they need.
+    Our own functions are trusted: with `seconds=None` they have all the time they need. Without `watch`
+    nobody looks what became of the arguments, which takes as long as copying them.
     """
     outcomes: list[Outcome] = []
     too_late = threading.Event()
@@ -50,7 +53,7 @@ def call_all(function: Callable, argument_sets: Sequence[tuple], seconds: float 
     def work() -> None:
         for arguments in argument_sets:
             if not too_late.is_set():
-                outcomes.append(_call(function, arguments, printed))
+                outcomes.append(_call(function, arguments, printed, watch))
 
     with _same_random_numbers(), _one_torch_thread(), _quiet() as printed:
         if seconds is None:
@@ -61,7 +64,7 @@ def call_all(function: Callable, argument_sets: Sequence[tuple], seconds: float 
     return (done + [Outcome(stopped=True)] * len(argument_sets))[: len(argument_sets)]
 
 
-def _call(function: Callable, arguments: tuple, printed: io.StringIO) -> Outcome:
+def _call(function: Callable, arguments: tuple, printed: io.StringIO, watch: bool) -> Outcome:
     given = copy.deepcopy(arguments)
     start = printed.tell()
     try:
@@ -73,7 +76,8 @@ def _call(function: Callable, arguments: tuple, printed: io.StringIO) -> Outcome
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise  # the stop button
         return Outcome(error=error, printed=printed.getvalue()[start:])
-    found = [(i, first_change(a, b)) for i, (a, b) in enumerate(zip(arguments, given, strict=True))]
+    pairs = zip(arguments, given, strict=True) if watch else ()
+    found = [(i, first_change(a, b)) for i, (a, b) in enumerate(pairs)]
     changed = tuple((i, change) for i, change in found if change)
     return Outcome(value=value, printed=printed.getvalue()[start:], changed=changed)
 

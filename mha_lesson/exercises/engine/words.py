@@ -156,6 +156,11 @@ def changed(name: str, argument: Any, change: Change) -> str:
             f"The result is right. But the function draws from {place}, and whoever draws next gets other numbers "
             f"than before. {_mend(name, argument, change)}"
         )
+    if change.kind == "grad":
+        return (
+            f"The result is right. But the function leaves a gradient in {place}, and the caller's next backward() "
+            f"adds to it. {_mend(name, argument, change)}"
+        )
     if change.kind == "mode":
         return (
             f"The result is right. But the function switches {place} between training and evaluation, and leaves it "
@@ -179,6 +184,8 @@ def _mend(name: str, argument: Any, change: Change) -> str:
     whole = kind_of(argument)
     if change.kind == "mode":
         return f"Note `was = {name}.training` at the beginning, and end with `{name}.train(was)`."
+    if change.kind == "grad":
+        return "`torch.autograd.grad(loss, inputs)` gives gradients and stores none."
     if change.kind == "gradient" and not change.path:
         return f"Work on a new tensor, for example `{name} = {name}.detach().clone().requires_grad_()`."
     if change.path and whole == "dictionary" and change.kind in ("array", "tensor"):  # its copy would share the arrays

@@ -1,6 +1,7 @@
 """A right answer that changes what it was given is told so, whatever it was given."""
 
 import copy
+import functools
 import random
 import types
 from collections import deque
@@ -99,6 +100,38 @@ def test_a_library_in_an_object_is_left_alone():
     assert first_change(thing, types.SimpleNamespace(np=np, at=2)) == Change(".at", "number")
 
 
+def test_arrays_of_arrays():
+    ragged = np.empty(2, dtype=object)
+    ragged[:] = [np.ones(2), np.ones(3)]
+    assert found(ragged, lambda x: None) is None
+    assert found(ragged, lambda x: x[1].__iadd__(1)) == Change("", "array")
+
+
+class Lazy:
+    def __init__(self):
+        self.x = 3
+
+    @functools.cached_property
+    def square(self):
+        return self.x**2
+
+
+def test_what_an_object_notes_down_when_it_is_looked_at_is_no_change():
+    assert found(Lazy(), lambda x: x.square) is None
+    assert found(Lazy(), lambda x: setattr(x, "y", x.square)) == Change("", "object")
+    assert found(Lazy(), lambda x: setattr(x, "x", 4)) == Change(".x", "number")
+
+
+def test_what_stands_in_many_places_is_looked_at_once():
+    deep = [1]
+    for _ in range(60):  # one by one, the places would be 2**60
+        deep = [deep, deep]
+    assert found(deep, lambda x: None) is None
+    innermost = [1]
+    twice = [[innermost], [innermost]]
+    assert found(twice, lambda x: x[1][0].append(2)) == Change("[0][0]", "list")
+
+
 @pytest.mark.torch
 class TestTorch:
     def test_tensors(self):
@@ -125,6 +158,33 @@ class TestTorch:
         assert found(module, lambda m: m.append(torch.nn.Linear(2, 2))) == Change(".2.weight", "parameter")
         assert found(module, lambda m: m(torch.ones(3, 2))) is not None, "batch norm counts"
         assert found(module.eval(), lambda m: m(torch.ones(3, 2))) is None
+
+    def test_gradients_that_are_left_behind(self):
+        import torch
+
+        leaf = torch.ones(2, requires_grad=True)
+        assert found(leaf, lambda x: torch.autograd.grad((2 * x).sum(), x)) is None
+        assert found(leaf, lambda x: (2 * x).sum().backward()) == Change(".grad", "grad")
+        module = torch.nn.Linear(2, 2)
+        assert found(module, lambda m: m(torch.ones(2)).sum().backward()) == Change(".weight.grad", "grad")
+        assert found({"m": [module]}, lambda m: m["m"][0](torch.ones(2)).sum().backward()) == Change(
+            "['m'][0].weight.grad", "grad"
+        )
+        _, text = said(leaf, lambda x: (2 * x).sum().backward())
+        assert "leaves a gradient in x.grad" in text and "`torch.autograd.grad(loss, inputs)`" in text
+
+    def test_settings_of_a_module(self):
+        import torch
+
+        module = torch.nn.Sequential(torch.nn.Dropout(0.5))
+        assert found(module, lambda m: setattr(m[0], "p", 0.0)) == Change(".0.p", "setting")
+        assert "at x.0.p, and the caller's module is changed" in said(module, lambda m: setattr(m[0], "p", 0.0))[1]
+
+    def test_what_no_comparison_can_tell_is_nobodys_change(self):
+        import torch
+
+        assert found(torch.ones(2, device="meta"), lambda x: None) is None
+        assert found({"a": torch.ones(2, device="meta"), "b": [1]}, lambda x: None) is None
 
     def test_generators(self):
         import torch
