@@ -333,14 +333,20 @@ def test_autocast(core, half):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("compiled", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
-def test_torch_compile(core, compiled):
-    if compiled == "compiled" and not HAS_COMPILER:
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    # (SDPA with its gradients, by the real compiler: tests/pytorch/test_layer_as_module.py)
+    [(name, "eager") for name in NAMES]
+    + [pytest.param(name, "inductor", marks=pytest.mark.slow) for name in ("tiled", "linear", "window")],
+)
+def test_torch_compile(name, backend):
+    if backend == "inductor" and not HAS_COMPILER:
         pytest.skip("torch.compile needs a C++ compiler, and there is none")
+    core = MAKE[name]()
     torch.compiler.reset()
     layer, causal = layer_with(core, torch.float32), core.can.causal[-1]
     x = draw(2, 5, 33, dtype=torch.float32)
-    run = torch.compile(layer, backend="eager" if compiled == "traced" else "inductor")
+    run = torch.compile(layer, backend=backend)
     close(run(x, causal=causal), layer(x, causal=causal))
     have = torch.autograd.grad(run(x, causal=causal).square().sum(), list(layer.parameters()))
     want = torch.autograd.grad(layer(x, causal=causal).square().sum(), list(layer.parameters()))
