@@ -335,7 +335,7 @@ def test_autocast(core, half):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize(
     ("name", "backend"),
-    # (SDPA with its gradients, by the real compiler: tests/pytorch/test_layer_as_module.py)
+    # (SDPA by the real compiler: tests/pytorch/test_layer_as_module.py)
     [(name, "eager") for name in NAMES]
     + [pytest.param(name, "inductor", marks=pytest.mark.slow) for name in ("tiled", "linear", "window")],
 )
