@@ -3,7 +3,8 @@
 Where there are threads the work runs in one of its own, and is told to stop when the time is up;
 if it does not listen (a loop with a bare `except:`, a long sleep) it is left behind. In a browser
 (Pyodide) no thread can be started: there the work runs where it is, and Python looks at the clock
-before each of its lines. A loop inside a single call of C code cannot be stopped then.
+before each of its lines. What cannot be stopped then: a loop inside a single call of C code, and one
+that swallows every error with a bare `except:`.
 """
 
 import ctypes
@@ -12,6 +13,9 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+
+# Before 3.12 a loop on a single line is one line, however often it goes round: there each instruction is looked at.
+_LINES_ARE_TOO_FEW = sys.version_info < (3, 12)
 
 
 class TooSlow(BaseException):
@@ -68,6 +72,7 @@ def _run_here(work: Callable[[], None], seconds: float, give_up: Callable[[], No
 
     def look(frame: FrameType, event: str, argument: object) -> Callable:
         nonlocal end
+        frame.f_trace_opcodes = _LINES_ARE_TOO_FEW
         if time.monotonic() > end:
             if not _is_importing(frame):
                 give_up()  # Python looks no more after this

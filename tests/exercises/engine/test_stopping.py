@@ -55,6 +55,16 @@ def test_without_threads_an_endless_loop_is_stopped_too(no_threads, monkeypatch)
     assert check("03.scores", right).status == "correct"
 
 
+ON_ONE_LINE = ["while True: pass", "[0 for _ in iter(int, 1)]", "all(True for _ in iter(int, 1))"]
+
+
+@pytest.mark.parametrize("loop", ON_ONE_LINE)
+def test_without_threads_a_loop_on_a_single_line_is_stopped_too(no_threads, loop):
+    cell = {}
+    exec(f"def f(n):\n    {loop}", cell)
+    assert [o.stopped for o in sandbox.call_all(cell["f"], [(0,)], 0.2)] == [True]
+
+
 def test_without_threads_the_first_loop_ends_the_probes(no_threads, monkeypatch):
     """After it Python looks at no clock any more."""
     monkeypatch.setattr(sandbox, "SECONDS", 0.2)
