@@ -21,7 +21,7 @@ def files_of(folder, *without):
 
 
 def test_there_are_enough_faults_with_names_of_their_own():
-    assert len(FAULTS) >= 125
+    assert len(FAULTS) >= 480
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
     assert len({(fault.file, fault.old, fault.new) for fault in FAULTS}) == len(FAULTS)
 

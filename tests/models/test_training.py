@@ -260,11 +260,11 @@ class TestTraining:
         assert training.count_parameters(model) == 12
 
     def test_choose_device(self, monkeypatch):
-        assert training.choose_device("cpu") == torch.device("cpu")
         for cuda, mps, want in [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")]:
             monkeypatch.setattr(torch.cuda, "is_available", lambda there=cuda: there)
             monkeypatch.setattr(torch.backends.mps, "is_available", lambda there=mps: there)
             assert training.choose_device().type == want
+            assert training.choose_device("cpu") == torch.device("cpu"), "a device that is named is taken"
 
 
 @pytest.mark.torch

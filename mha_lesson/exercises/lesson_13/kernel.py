@@ -52,7 +52,7 @@ def _with_edits(*texts: str) -> Callable:
 
     def kernel(Q, K, V, O, N, scale, D, BLOCK):
         triton_numpy = importlib.import_module("mha_lesson.pytorch.triton_numpy")  # also where tl is real Triton's
-        triton_numpy._bound(KERNEL.variant(*edits))(Q, K, V, O, N, scale, D, BLOCK)
+        triton_numpy.bind(KERNEL.variant(*edits))(Q, K, V, O, N, scale, D, BLOCK)
 
     return kernel
 

@@ -55,11 +55,6 @@ def elu_plus_one(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     return x.clamp(max=0).exp() + x.relu()
 
 
-def squared_relu(x: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-    """relu(x)²: sharper, and 0 for many pairs. A query with no match at all gets output 0."""
-    return x.relu().square()
-
-
 # ------------------------------------------------------------------------------ the state
 
 

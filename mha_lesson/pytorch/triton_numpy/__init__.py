@@ -52,7 +52,7 @@ class Kernel:
         return functools.partial(run, self, grid)
 
     def __call__(self, *args, **kwargs):
-        return _bound(self)(*args, **kwargs)
+        return bind(self)(*args, **kwargs)
 
 
 def jit(fn: Callable | None = None, **_):
@@ -67,7 +67,7 @@ def run(kernel: Callable, grid, *args, only=None, **kwargs) -> None:
     only: the number of one program, for example 2 or (2, 0), to run alone.
     What the compiler of a GPU is told beside (num_warps, num_stages, ...) is ignored.
     """
-    function = _bound(kernel)
+    function = bind(kernel)
     signature = inspect.signature(function)
     parameters = signature.parameters
     given = {name: x for name, x in kwargs.items() if name in parameters or name not in ADVICE}
@@ -82,11 +82,10 @@ def run(kernel: Callable, grid, *args, only=None, **kwargs) -> None:
             x = given.arguments[name]
             several = parameter.kind is parameter.VAR_POSITIONAL  # def kernel(*arguments)
             given.arguments[name] = tuple(_as_argument(name, y) for y in x) if several else _as_argument(name, x)
-    language._programs = (*_whole_numbers(grid), 1, 1)[:3]
     args, kwargs = given.args, given.kwargs
     with np.errstate(all="ignore"):  # inf - inf is NaN, as on a GPU
         for program in programs:
-            language._program = (*program, 0, 0)[:3]
+            language.start_program(program, _whole_numbers(grid))
             function(*args, **kwargs)
 
 
@@ -101,14 +100,16 @@ def _one_of(program: tuple[int, ...], grid: tuple[int, ...]) -> tuple[int, ...]:
     return program
 
 
-def _bound(kernel: Callable, done: dict | None = None) -> types.FunctionType:
+def bind(kernel: Callable, done: dict | None = None) -> types.FunctionType:
     """The kernel's plain function, with the stand-in where its source says triton and tl.
 
+    Where functools.wraps put another function around it, the one within counts: real Triton, too,
+    reads the source of that one.
     done: functions that are bound already, since a kernel may call others, and they each other.
     """
-    function = getattr(kernel, "_own", kernel)  # what `adopt` of the exercises wraps
+    function = inspect.unwrap(kernel)
     while not isinstance(function, types.FunctionType):
-        function = function.fn
+        function = inspect.unwrap(function.fn)
     done = {} if done is None else done
     if function in done:
         return done[function]
@@ -131,11 +132,11 @@ def _stands_in_for(value, done: dict):
     if type(value).__module__.split(".")[0] == "triton" and hasattr(value, "value"):  # a constexpr
         return value.value
     if hasattr(value, "fn") and type(value).__name__ in ("JITFunction", "InterpretedFunction", "Kernel"):
-        return _bound(value, done)
+        return bind(value, done)
     if isinstance(value, types.FunctionType):  # a helper without @jit, as one writes in a notebook
         words = (value.__globals__.get(name) for name in value.__code__.co_names)
         if any(_is_triton(word) or word is language for word in words):
-            return _bound(value, done)
+            return bind(value, done)
     return value
 
 

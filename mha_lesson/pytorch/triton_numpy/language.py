@@ -249,8 +249,14 @@ def _tile(numbers, dtype: DType) -> Tile:
 
 # ------------------------------------------------------------------------------ programs
 
-_program = (0, 0, 0)  # set by the launcher
+_program = (0, 0, 0)
 _programs = (1, 1, 1)
+
+
+def start_program(program: tuple[int, ...], grid: tuple[int, ...]) -> None:
+    """From here on a kernel is this program of the grid. `run` says so; it is no word for kernels."""
+    global _program, _programs
+    _program, _programs = (*program, 0, 0)[:3], (*grid, 1, 1)[:3]
 
 
 def program_id(axis: int) -> Tile:

@@ -1,5 +1,6 @@
 """The stand-in for Triton runs kernels: arguments, grids, one program alone, what is refused."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -134,3 +135,24 @@ def test_a_kernel_may_take_any_number_of_arguments():
     x, y = torch.arange(5.0), torch.full((5,), NAN)
     triton_numpy.run(kernel, (2,), x, y, 5, 4)
     assert torch.equal(x, y)
+
+
+def test_a_function_wrapped_around_a_kernel_is_left_out():
+    """What comes in as keyword or by place has its format, which a function (*args, **kwargs) does not tell."""
+
+    def around(function):
+        @functools.wraps(function)
+        def wrapped(*args, **kwargs):
+            raise AssertionError("this one is no kernel")
+
+        return wrapped
+
+    x = torch.arange(10.0)
+    for kernel in (around(copy_kernel), around(around(copy_kernel)), triton_numpy.jit(around(copy_kernel))):
+        for arguments, more in (((10, 4), {}), ((10,), {"BLOCK": 4})):
+            y = torch.full((10,), NAN)
+            triton_numpy.run(kernel, (3,), x, y, *arguments, **more)
+            assert torch.equal(y, x)
+            y = torch.full((10,), NAN)
+            triton_numpy.run(around(triton_numpy.jit(kernel)), (3,), x, y, *arguments, **more)
+            assert torch.equal(y, x)
