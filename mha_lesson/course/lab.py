@@ -8,6 +8,8 @@ from mha_lesson import places
 from mha_lesson.course import bootstrap, copies, kernel, paths, requirements
 from mha_lesson.course.errors import CourseError
 
+SETTINGS = Path(__file__).parent / "jupyter"  # labconfig/page_config.json: what JupyterLab shall not load
+
 
 def run(extra, browser=True, fresh=(), original=False):
     """Become JupyterLab. The stored notebooks stay as they are: it opens copies (copies.py)."""
@@ -96,6 +98,8 @@ def environment():
         "PYTHONPATH": bootstrap.course_first(os.environ.get("PYTHONPATH")),
         # A kernel of the same name in your home must not win over this environment's.
         "JUPYTER_PREFER_ENV_PATH": "1",
+        # Beside your own settings: nobody is asked about news before the first lesson (news_url does not help there).
+        "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, [str(SETTINGS), os.environ.get("JUPYTER_CONFIG_PATH")])),
         # Windows' own letters are not those of the lessons.
         "PYTHONUTF8": os.environ.get("PYTHONUTF8", "1"),
     }

@@ -1,7 +1,9 @@
 """JupyterLab: opened at the learner's copy of the first lesson."""
 
+import json
 import os
 import sys
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -129,3 +131,13 @@ def test_a_hub_that_cannot_be_mended_gets_the_one_line(hub):
     lost = kernel.Answer("/hub/python", "", "No module named 'numpy'")
     with pytest.raises(CourseError, match=r"No module named 'numpy'\. To mend: \"/hub/python\" -m pip install -e"):
         hub(lost, lost)
+
+
+def test_no_question_about_news_stands_before_the_first_lesson(monkeypatch):
+    """JupyterLab asks in a new home, whatever news_url says; labconfig is where it looks for what not to load."""
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "mine")
+    first, mine = lab.environment()["JUPYTER_CONFIG_PATH"].split(os.pathsep)
+    page = json.loads((Path(first) / "labconfig" / "page_config.json").read_text(encoding="utf-8"))
+    assert page == {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}} and mine == "mine"
+    monkeypatch.delenv("JUPYTER_CONFIG_PATH")
+    assert lab.environment()["JUPYTER_CONFIG_PATH"] == first
