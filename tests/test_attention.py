@@ -69,7 +69,7 @@ def params_of(layer):
 
 @pytest.fixture(scope="module")
 def report_layer():
-    """The weights P(4) of the public reports, two heads."""
+    """The weights that all tests of public reports use, two heads."""
     return MultiHeadAttention.from_params(numpy_layout_params(4), num_heads=2)
 
 

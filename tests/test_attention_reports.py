@@ -9,6 +9,7 @@ from mha_lesson.steps.masks import causal_mask, from_torch_mha, to_torch_mha
 from mha_lesson.steps.softmax import softmax
 from tests.helpers import make_layer, run_torch, to_tensor
 from tests.reference import g, near, numpy_layout_params, read_only, says, torch_layout_params
+from tests.reports import reported
 
 try:
     import torch
@@ -18,14 +19,15 @@ except ImportError:
 
 @pytest.fixture(scope="module")
 def report_layer():
-    """The weights P(4) of the public reports, two heads."""
+    """The weights that all tests of public reports use, two heads."""
     return MultiHeadAttention.from_params(numpy_layout_params(4), num_heads=2)
 
 
 # --------------------------------------------------------------------------- public reports
 
 
-def test_A01_weights_come_back_for_each_head(report_layer):
+@reported("pytorch/pytorch#34537")
+def test_weights_come_back_for_each_head(report_layer):
     x = g((1, 3, 4))
     output, weights = report_layer(x)
     assert weights.shape == (1, 2, 3, 3)
@@ -36,8 +38,9 @@ def test_A01_weights_come_back_for_each_head(report_layer):
     near(np.abs(rebuilt - output).max(), 0.036551, 1e-6)
 
 
+@reported("pytorch/pytorch#34537")
 @pytest.mark.torch
-def test_A01_torch_agrees_on_both(report_layer):
+def test_torch_agrees_on_both(report_layer):
     module = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
     module.load_state_dict({name: to_tensor(a) for name, a in torch_layout_params(4).items()})
     x = to_tensor(g((1, 3, 4)))
@@ -48,7 +51,8 @@ def test_A01_torch_agrees_on_both(report_layer):
     near(MultiHeadAttention.from_torch(module)(g((1, 3, 4)))[0], output, 1e-15)
 
 
-def test_A02_keep_means_may_attend():
+@reported("rasbt/LLMs-from-scratch#1061")
+def test_keep_means_may_attend():
     q, k = np.array([[[1.0, 0.0]]]), np.array([[[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]])
     v = np.array([[[10.0], [20.0], [30.0]]])
     pad = np.array([[[False, False, True]]])
@@ -64,7 +68,8 @@ def test_A02_keep_means_may_attend():
     near(scaled_dot_product_attention(q, k, v, from_torch_mha(triu))[0].ravel(), [1, 1.587016, 2.263402], 1e-6)
 
 
-def test_A03_an_empty_row_gives_the_output_bias(report_layer):
+@reported("pytorch/pytorch#41508")
+def test_an_empty_row_gives_the_output_bias(report_layer):
     keep = np.array([[True] * 3, [False] * 3])[:, None, None, :]
     output, weights = report_layer(g((2, 3, 4)), keep=keep)
     assert (weights[1] == 0).all()
@@ -72,7 +77,8 @@ def test_A03_an_empty_row_gives_the_output_bias(report_layer):
     near(output[:1], report_layer(g((2, 3, 4))[:1])[0])
 
 
-def test_A03_one_head_may_be_empty(report_layer):
+@reported("pytorch/pytorch#160064")
+def test_one_head_may_be_empty(report_layer):
     x = g((1, 3, 4))
     keep = np.array([True, False])[None, :, None, None]
     output, weights = report_layer(x, keep=keep)
@@ -82,7 +88,8 @@ def test_A03_one_head_may_be_empty(report_layer):
     near(output[0], first @ report_layer.w_o[:2] + report_layer.b_o)
 
 
-def test_A04_half_precision():
+@reported("NVIDIA/apex#1105")
+def test_half_precision_hides_a_large_key():
     q, k = np.array([[1.0, 1.0]], np.float16), np.array([[1, 0], [1, 1], [200, 200]], np.float16)
     v = np.array([[1], [2], [1000]], np.float16)
     output, weights = scaled_dot_product_attention(q, k, v, np.array([[True, True, False]]))
@@ -92,7 +99,8 @@ def test_A04_half_precision():
     near(output.astype(float), [[2 - share]], 2e-3)
 
 
-def test_A05_each_sample_has_its_own_mask(report_layer):
+@reported("line/lighthouse#77")
+def test_each_sample_has_its_own_mask(report_layer):
     ignore = np.broadcast_to(np.array([[[False] * 3], [[False, True, True]]]), (2, 3, 3))
     output, _ = report_layer(g((2, 3, 4)), keep=~ignore[:, None])
     near(output[1, 0], [0.311214, -0.516696, 0.423263, 0.158194], 1e-6)
@@ -107,14 +115,16 @@ def test_A05_each_sample_has_its_own_mask(report_layer):
         near(np.abs(wrong - output).max(), 1.283092, 1e-6)
 
 
-def test_A06_causal_is_a_mask_not_a_hint(report_layer):
+@reported("pytorch/pytorch#118972")
+def test_causal_is_a_mask_not_a_hint(report_layer):
     x = g((1, 3, 4))
     near(report_layer(x, keep=causal_mask(3, 3))[0][0, 0], [0.173517, 0.946186, -0.966313, 0.146051], 1e-6)
     near(report_layer(x)[0][0, 0], [0.100731, 0.920312, -0.866514, 0.067734], 1e-6)
     near(report_layer(x, keep=np.ones((3, 3), bool))[0], report_layer(x)[0])
 
 
-def test_A07_causal_is_aligned_lower_right():
+@reported("pytorch/pytorch#103082")
+def test_causal_is_aligned_lower_right():
     q, k, v = np.array([[[[1.0, 0.0]]]]), g((1, 1, 4, 2)), np.array([1.0, 2, 4, 8]).reshape(1, 1, 4, 1)
     near(scaled_dot_product_attention(q, k, v, causal_mask(1, 4))[0].ravel(), [2.801998], 1e-6)
     q, k, v = g((1, 1, 2, 2), 0.5, 0.2), g((1, 1, 5, 2)), 2.0 ** np.arange(5).reshape(1, 1, 5, 1)
@@ -123,14 +133,16 @@ def test_A07_causal_is_aligned_lower_right():
     near(scaled_dot_product_attention(q, k, v, upper_left)[0].ravel(), [1, 1.584771], 1e-6)
 
 
-def test_A08_two_calls_give_the_same():
+@reported("pytorch/pytorch#124464")
+def test_two_calls_give_the_same():
     q = read_only(g((1, 1, 4, 2)))
     first, second = (scaled_dot_product_attention(q, q, q)[0] for _ in range(2))
     assert np.array_equal(first, second)
     near(first.ravel()[:4], [0.397803, 0.390268, 0.525268, 0.465253], 1e-6)
 
 
-def test_A10_the_batch_comes_first(report_layer):
+@reported("om-ai-lab/OmDet#19")
+def test_the_batch_comes_first(report_layer):
     x = g((2, 3, 4))
     output, weights = report_layer(x)
     assert weights.shape == (2, 2, 3, 3)
@@ -140,8 +152,9 @@ def test_A10_the_batch_comes_first(report_layer):
     assert np.abs(report_layer(changed)[0][1] - output[1]).max() > 0.1
 
 
+@reported("pytorch/pytorch#136816")
 @pytest.mark.parametrize("dtype", [float, np.int64])
-def test_A11_a_mask_of_0_and_1_is_refused(report_layer, dtype):
+def test_a_mask_of_0_and_1_is_refused(report_layer, dtype):
     x, mask = g((1, 3, 4)), np.array([[1, 1, 0]], dtype)
     wanted = says("keep: expected a boolean mask", "holding only 0 and 1", "keep.astype(bool)")
     with pytest.raises(ValueError, match=wanted):
@@ -151,7 +164,8 @@ def test_A11_a_mask_of_0_and_1_is_refused(report_layer, dtype):
     near(report_layer(x, keep=mask.astype(bool))[1][0, 0, 0], [0.974839, 0.025161, 0], 1e-6)
 
 
-def test_A12_a_mask_for_each_sample_needs_an_axis_for_the_heads():
+@reported("pytorch/pytorch#177482")
+def test_a_mask_for_each_sample_needs_an_axis_for_the_heads():
     q, k, v = g((2, 2, 3, 2)), g((2, 2, 3, 2), 0.9, 0.1), g((2, 2, 3, 1), 0.4, 0.2)
     keep = np.ones((2, 3, 3), bool)
     keep[1, :, 1:] = False
@@ -166,50 +180,54 @@ def test_A12_a_mask_for_each_sample_needs_an_axis_for_the_heads():
     near(on_heads[0, 1, :, 0], [0.985450] * 3, 1e-6)
 
 
-A13_Q, A13_K = np.array([[1.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 1.0]])
+QUERY, KEY = np.array([[1.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 1.0]])
+VALUE, KEEP = np.array([[5.0, 6.0], [7.0, 8.0]]), np.array([[True, False]])
 
 
-A13_V, A13_KEEP = np.array([[5.0, 6.0], [7.0, 8.0]]), np.array([[True, False]])
-
-
+@reported("pytorch/pytorch#101967")
 @pytest.mark.parametrize("rubbish", [np.nan, np.inf, -np.inf, 1e10])
-def test_A13_a_forbidden_key_counts_for_nothing(rubbish):
-    key = A13_K.copy()
+def test_a_forbidden_key_counts_for_nothing(rubbish):
+    key = KEY.copy()
     key[1, 0] = rubbish
-    near(scaled_dot_product_attention(A13_Q, key, A13_V, A13_KEEP)[0], [[5, 6]])
+    near(scaled_dot_product_attention(QUERY, key, VALUE, KEEP)[0], [[5, 6]])
 
 
+@reported("pytorch/pytorch#101967")
 @pytest.mark.parametrize("rubbish", [np.nan, np.inf, -np.inf, 1e300])
-def test_A13_a_forbidden_value_counts_for_nothing(rubbish):
-    value = A13_V.copy()
+def test_a_forbidden_value_counts_for_nothing(rubbish):
+    value = VALUE.copy()
     value[1, 0] = rubbish
     with np.errstate(invalid="ignore"):
-        near(scaled_dot_product_attention(A13_Q, A13_K, value, A13_KEEP)[0], [[5, 6]])
+        near(scaled_dot_product_attention(QUERY, KEY, value, KEEP)[0], [[5, 6]])
 
 
-def test_A13_a_forbidden_value_does_not_warn():
+@reported("pytorch/pytorch#101967")
+def test_a_forbidden_value_does_not_warn():
     value = np.array([[5.0, 6.0], [np.inf, 8.0]])
-    near(scaled_dot_product_attention(A13_Q, A13_K, value, A13_KEEP)[0], [[5, 6]])
+    near(scaled_dot_product_attention(QUERY, KEY, value, KEEP)[0], [[5, 6]])
 
 
-def test_A13_a_huge_forbidden_key_does_not_warn():
+@reported("pytorch/pytorch#101967")
+def test_a_huge_forbidden_key_does_not_warn():
     key = np.array([[1.0, 0.0], [6e4, 6e4]], np.float16)
     query = np.array([[2.0, 2.0]], np.float16)
-    output, _ = scaled_dot_product_attention(query, key, A13_V.astype(np.float16), A13_KEEP)
+    output, _ = scaled_dot_product_attention(query, key, VALUE.astype(np.float16), KEEP)
     near(output, [[5, 6]])
 
 
-def test_A13_a_nan_that_may_be_attended_to_is_never_hidden():
+@reported("pytorch/pytorch#101967")
+def test_a_nan_that_may_be_attended_to_is_never_hidden():
     value = np.array([[5.0, 6.0], [np.nan, 8.0]])
-    output, weights = scaled_dot_product_attention(A13_Q, A13_K, value)
+    output, weights = scaled_dot_product_attention(QUERY, KEY, value)
     assert np.isnan(output[0, 0])
     near(output[0, 1], weights[0] @ [6, 8])
-    output, _ = scaled_dot_product_attention(A13_Q[[0, 0]], A13_K, value, np.tri(2, 2, dtype=bool))
+    output, _ = scaled_dot_product_attention(QUERY[[0, 0]], KEY, value, np.tri(2, 2, dtype=bool))
     near(output[0], [5, 6])
     assert np.isnan(output[1, 0])
 
 
-def test_A15_rotary_scores_depend_on_the_distance_alone():
+@reported("karpathy/nanochat#264")
+def test_rotary_scores_depend_on_the_distance_alone():
     x = np.random.default_rng(0).standard_normal((2, 5, 4))
     here, there = (
         scaled_dot_product_attention(rotary(x, at), rotary(x, at), x, causal_mask(5, 5))[0]
@@ -219,7 +237,8 @@ def test_A15_rotary_scores_depend_on_the_distance_alone():
     assert np.abs(here - scaled_dot_product_attention(x, x, x, causal_mask(5, 5))[0]).max() > 0.01
 
 
-def test_A16_a_chunk_sees_the_cache_and_itself():
+@reported("hyprstream/hyprstream#1521")
+def test_a_chunk_sees_the_cache_and_itself():
     q, k, v = g((1, 1, 5, 2)), g((1, 1, 5, 2), 0.9, 0.1), 2.0 ** np.arange(5).reshape(1, 1, 5, 1)
     chunk = scaled_dot_product_attention(q[:, :, 3:], k, v, causal_mask(2, 5))[0]
     near(chunk.ravel(), [4.688096, 6.239676], 1e-6)
@@ -227,8 +246,9 @@ def test_A16_a_chunk_sees_the_cache_and_itself():
     near(chunk, whole[:, :, 3:])
 
 
+@reported("hyprstream/hyprstream#1521")
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7])
-def test_A16_chunked_equals_full(chunk):
+def test_chunked_equals_full(chunk):
     rng = np.random.default_rng(3)
     layer, x = make_layer(rng, 6, 3), rng.standard_normal((2, 7, 6))
     whole, _ = layer(x, keep=causal_mask(7, 7))
@@ -238,7 +258,8 @@ def test_A16_chunked_equals_full(chunk):
         near(part, whole[:, start:seen])
 
 
-def test_A17_no_token_gets_heads_of_another():
+@reported("jsbaan/transformer-from-scratch#6")
+def test_no_token_gets_heads_of_another():
     """With each token attending to itself alone, and unit matrices, the layer changes nothing."""
     eye = np.eye(6)
     layer = MultiHeadAttention(eye, eye, eye, eye, 3)
@@ -246,14 +267,16 @@ def test_A17_no_token_gets_heads_of_another():
     near(layer(x, keep=np.eye(5, dtype=bool))[0], x)
 
 
-def test_A18_weights_are_shares_of_the_keys():
+@reported("nerminnuraydogan/vision-transformer#1")
+def test_weights_are_shares_of_the_keys():
     query, key, value = g((2, 3, 2)), g((2, 5, 2), 0.9), g((2, 5, 4), 0.4)
     _, weights = scaled_dot_product_attention(query, key, value)
     near(weights.sum(-1), np.ones((2, 3)))
     assert np.abs(weights.sum(-2) - 1).min() > 1e-3
 
 
-def test_A19_the_scale_is_of_the_head_not_of_the_model():
+@reported("Graylab/DL4Proteins-notebooks#12")
+def test_the_scale_is_of_the_head_not_of_the_model():
     q, k = np.array([[3.0, 0.0]]), np.array([[3.0, 0.0], [0.0, 3.0]])
     near(scaled_dot_product_attention(q, k, k)[1], [[0.998280, 0.001720]], 1e-6)
     eye = np.eye(8)
@@ -262,8 +285,9 @@ def test_A19_the_scale_is_of_the_head_not_of_the_model():
     near(softmax((q / 2**0.5) @ k.T), scaled_dot_product_attention(q, k, k)[1], 1e-15)
 
 
+@reported("skyzh/tiny-llm#41")
 @pytest.mark.torch
-def test_A20_a_torch_weight_is_out_in():
+def test_a_torch_weight_is_out_in():
     module = torch.nn.MultiheadAttention(2, 1, batch_first=True, dtype=torch.float64)
     stored = np.arange(1.0, 13.0).reshape(6, 2)
     with torch.no_grad():

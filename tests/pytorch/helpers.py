@@ -64,7 +64,7 @@ def all_finite(*tensors):
 
 
 def report_layer(dtype=torch.float64, **changes):
-    """The weights P(4) of the public reports, two heads."""
+    """The weights that all tests of public reports use, two heads."""
     layer = MultiHeadAttention.from_numpy(NumpyLayer.from_params(numpy_layout_params(4), 2), dtype=dtype)
     for name, value in changes.items():
         setattr(layer, name, value)

@@ -13,6 +13,7 @@ import pytest
 
 from mha_lesson.steps.masks import window_mask
 from tests.reference import g, loop_attention, says
+from tests.reports import reported
 
 torch = pytest.importorskip("torch", reason="torch is not installed (it has no build for this machine)")
 
@@ -67,8 +68,9 @@ def by_loops(q, k, v, keep):
     return torch.tensor(out, dtype=q.dtype)
 
 
+@reported("onnx/onnx#7274")
 def test_query_heads_that_are_neighbours_share():
-    """onnx/onnx#7274: tiled heads give [1.592634, 12.864542, 1.592634, 12.864542]."""
+    """Tiled heads give [1.592634, 12.864542, 1.592634, 12.864542]."""
     q, k = torch.ones(1, 4, 1, 2, dtype=torch.float64), report((1, 2, 2, 2))
     v = torch.tensor([[1.0, 2], [10, 20]], dtype=torch.float64)[None, :, :, None]
     want = [1.592634, 1.592634, 12.864542, 12.864542]
@@ -130,8 +132,9 @@ def test_folding_refuses_what_does_not_divide():
 # ---------------------------------------------------------------------------- one append
 
 
+@reported("pytorch/pytorch#103082")
 def test_the_triangle_of_new_tokens_is_in_the_lower_right():
-    """pytorch/pytorch#103082: the other corner gives 1, and [1, 1.584771]."""
+    """The other corner gives 1, and [1, 1.584771]."""
     q, k = torch.tensor([[[[1.0, 0]]]], dtype=torch.float64), report((1, 1, 4, 2))
     v = torch.tensor([1.0, 2, 4, 8], dtype=torch.float64)[None, None, :, None]
     cache = KVCache()
@@ -147,9 +150,10 @@ def test_the_triangle_of_new_tokens_is_in_the_lower_right():
     close(cache.attend(q, k[:, :, 3:], v[:, :, 3:])[0].flatten(), [2.786643, 4.006895], atol=1e-6)
 
 
+@reported("hyprstream/hyprstream#1521")
 @pytest.mark.parametrize("options", [{}, {"window": 5}, {"window": 7, "chunk": 2}, {"capacity": 5}, {"chunk": 1}])
 def test_a_chunk_of_two_new_tokens(options):
-    """hyprstream/hyprstream#1521: rows 3 and 4 of the full run; without a mask the last is right alone."""
+    """Rows 3 and 4 of the full run; without a mask the last is right alone."""
     q, k = report((1, 1, 5, 2)), report((1, 1, 5, 2), 0.9, 0.1)
     v = torch.tensor([1.0, 2, 4, 8, 16], dtype=torch.float64)[None, None, :, None]
     cache = KVCache(**options)

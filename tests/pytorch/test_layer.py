@@ -225,7 +225,7 @@ def to_blocked(mask, B, H, L, S):
     bias=st.booleans(), own=st.booleans(), batch_first=st.booleans(), seed=seeds,
 )  # fmt: skip
 def test_from_torch_says_the_same_where_torch_is_right(dtype, sizes, kind, causal, bias, own, batch_first, seed):
-    """Where some row allows nothing, nn.MultiheadAttention gives NaN (A03 below): such rows get key 0."""
+    """Where some row allows nothing, nn.MultiheadAttention gives NaN (test_layer_reports.py): such rows get key 0."""
     B, L, S, G, R, D = sizes
     H, E = G * R, G * R * D
     rng = np.random.default_rng(seed)

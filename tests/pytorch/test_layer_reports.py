@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.reference import g, says, torch_layout_params
+from tests.reports import reported
 
 torch = pytest.importorskip("torch", reason="torch is not installed (it has no build for this machine)")
 
@@ -47,8 +48,9 @@ def close(got, want):
 # ---------------------------------------------------------------------------- public reports
 
 
-def test_a01_weights_come_back_for_each_head():
-    """pytorch/pytorch#34537: torch's default is their mean, from which no output can be rebuilt."""
+@reported("pytorch/pytorch#34537")
+def test_weights_come_back_for_each_head():
+    """PyTorch's default is their mean, from which no output can be rebuilt."""
     x = t(g((1, 3, 4)))
     output, weights = report_layer()(x, need_weights=True)
     assert weights.shape == (1, 2, 3, 3)
@@ -59,8 +61,9 @@ def test_a01_weights_come_back_for_each_head():
     same(output, theirs, 1e-12)
 
 
-def test_a02_true_means_may_attend():
-    """rasbt/LLMs-from-scratch#1061: nn.MultiheadAttention means the opposite, SDPA the same."""
+@reported("rasbt/LLMs-from-scratch#1061")
+def test_true_means_may_attend():
+    """nn.MultiheadAttention means the opposite, SDPA the same."""
     q, k, v = t([[[[1, 0]]]]), t([[[[1, 0], [0, 1], [-1, 0]]]]), t([[[[10], [20], [30]]]])
     pad = torch.tensor([False, False, True])
     close(attention_weights(q, k, ~pad), [[[[0.669762, 0.330238, 0]]]])
@@ -75,11 +78,12 @@ def test_a02_true_means_may_attend():
     same(report_layer()(x, keep=keep), report_torch()(x, x, x, attn_mask=~keep)[0], 1e-12)
 
 
+@reported("pytorch/pytorch#41508")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_a03_a_sample_of_padding_spoils_no_gradient(training, need_weights, causal):
-    """pytorch/pytorch#41508: nn.MultiheadAttention gives 48 NaN of 48 here if weights are asked for."""
+def test_a_sample_of_padding_spoils_no_gradient(training, need_weights, causal):
+    """nn.MultiheadAttention gives 48 NaN of 48 here if weights are asked for."""
     x = leaf(t(g((2, 3, 4))))
     keep = torch.tensor([[True] * 3, [False] * 3])[:, None, None, :]
     layer = report_layer().train(training)
@@ -99,8 +103,9 @@ def test_a03_a_sample_of_padding_spoils_no_gradient(training, need_weights, caus
     same(layer(x, keep=keep), sdpa_path, 1e-12)
 
 
-def test_a03_one_head_of_nothing():
-    """pytorch/pytorch#160064: the other head goes on."""
+@reported("pytorch/pytorch#160064")
+def test_one_head_may_be_empty():
+    """The other head goes on."""
     keep = torch.ones(1, 2, 3, 3, dtype=torch.bool)
     keep[:, 1] = False
     output, weights = report_layer()(t(g((1, 3, 4))), keep=keep, need_weights=True)
@@ -108,7 +113,8 @@ def test_a03_one_head_of_nothing():
     assert not weights[:, 1].any()
 
 
-def test_a03_the_gradient_of_the_full_row_is_right():
+@reported("pytorch/pytorch#41508")
+def test_the_gradient_of_the_full_row_is_right():
     """q = [[1], [2]] W: the first row is empty, the loss is of the second. dW = 0.706508, not NaN."""
     k, v = t([1, 3]).view(1, 1, 2, 1), t([10, 20]).view(1, 1, 2, 1)
     keep = torch.tensor([[False, False], [True, True]])
@@ -121,9 +127,10 @@ def test_a03_the_gradient_of_the_full_row_is_right():
         close(W.grad, [[0.706508]])
 
 
+@reported("pytorch/pytorch#41508")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("how", ["none", "causal", "padding", "any", "nothing"])
-def test_a03_no_nan_in_any_dtype_on_any_path(how, dtype):
+def test_no_nan_in_any_dtype_on_any_path(how, dtype):
     """More queries than keys, so that `causal` alone leaves rows empty, too."""
     rng = np.random.default_rng(5)
     layer = randomise(MultiHeadAttention(6, 3, dropout=0.3, dtype=dtype), 0)
@@ -148,8 +155,9 @@ def test_a03_no_nan_in_any_dtype_on_any_path(how, dtype):
             assert torch.equal(output[empty], layer.out_proj.bias.expand_as(output)[empty])
 
 
-def test_a04_masked_keys_never_win_in_half_precision():
-    """NVIDIA/apex#1105: the scores -30000, -29999, 5 with the last one masked, which beats a fill of -1e4."""
+@reported("NVIDIA/apex#1105")
+def test_masked_keys_never_win_in_half_precision():
+    """The scores -30000, -29999, 5 with the last one masked, which beats a fill of -1e4."""
     for dtype, scores in (
         (torch.float16, [1, 2, 3]),
         (torch.float16, [-30000, -29984, 5]),
@@ -163,15 +171,17 @@ def test_a04_masked_keys_never_win_in_half_precision():
         torch.testing.assert_close(attention(q, k, v, keep).double().item(), float(want[1]), rtol=0, atol=1e-3)
 
 
-def test_a04_scores_above_the_largest_half():
+@reported("NVIDIA/apex#1105")
+def test_scores_above_the_largest_half():
     """300 * 300 * 4 / 2 = 180000, above 65504: computed in float32, it is a number like any other."""
     q = torch.full((1, 1, 1, 4), 300.0, dtype=torch.float16)
     k = torch.cat([q, -q], dim=2)
     same(attention_weights(q, k), torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float16), 0)
 
 
-def test_a05_one_mask_for_each_sample():
-    """line/lighthouse#77: in nn.MultiheadAttention `mask.repeat(H, 1, 1)` mixes samples of unequal length."""
+@reported("line/lighthouse#77")
+def test_one_mask_for_each_sample():
+    """In nn.MultiheadAttention `mask.repeat(H, 1, 1)` mixes samples of unequal length."""
     x = t(g((2, 3, 4)))
     keep = torch.tensor([[True, True, True], [True, False, False]])[:, None, None, :]
     layer = report_layer()
@@ -184,10 +194,11 @@ def test_a05_one_mask_for_each_sample():
     assert abs((tiled - output).abs().max().item() - 1.283092) < 1e-6
 
 
+@reported("pytorch/pytorch#118972")
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_a06_causal_is_no_hint(training, need_weights):
-    """pytorch/pytorch#118972: is_causal alone is an error in nn.MultiheadAttention."""
+def test_causal_is_no_hint(training, need_weights):
+    """is_causal alone is an error in nn.MultiheadAttention."""
     x = t(g((1, 3, 4)))
     layer = report_layer().train(training)
 
@@ -203,8 +214,9 @@ def test_a06_causal_is_no_hint(training, need_weights):
         report_torch()(x, x, x, is_causal=True, need_weights=need_weights)
 
 
-def test_a07_the_last_query_sees_all_keys():
-    """pytorch/pytorch#103082: SDPA's is_causal is aligned with the first query instead."""
+@reported("pytorch/pytorch#103082")
+def test_the_last_query_sees_all_keys():
+    """SDPA's is_causal is aligned with the first query instead."""
     q, k, v = t([[[[1, 0]]]]), t(g((1, 1, 4, 2))), t([1, 2, 4, 8]).view(1, 1, 4, 1)
     close(attention(q, k, v, causal=True).ravel(), [2.801998])
     close(F.scaled_dot_product_attention(q, k, v, is_causal=True).ravel(), [1])
@@ -213,8 +225,9 @@ def test_a07_the_last_query_sees_all_keys():
     close(F.scaled_dot_product_attention(q, k, v, is_causal=True).ravel(), [1, 1.584771])
 
 
-def test_a08_no_dropout_in_evaluation():
-    """pytorch/pytorch#124464: SDPA drops whenever it is given dropout_p."""
+@reported("pytorch/pytorch#124464")
+def test_no_dropout_in_evaluation():
+    """SDPA drops whenever it is given dropout_p."""
     layer = report_layer(dropout=0.5).eval()
     x = t(g((2, 3, 4)))
     assert torch.equal(layer(x), layer(x))
@@ -223,8 +236,9 @@ def test_a08_no_dropout_in_evaluation():
     assert not torch.equal(layer(x), layer(x))
 
 
-def test_a08_weights_are_those_before_dropout():
-    """pytorch/pytorch#42929: with one key the weight is 1. nn.MultiheadAttention(dropout=0.2) says 0 or 1.25."""
+@reported("pytorch/pytorch#42929")
+def test_weights_are_those_before_dropout():
+    """With one key the weight is 1. nn.MultiheadAttention(dropout=0.2) says 0 or 1.25."""
     torch.manual_seed(0)
     layer = MultiHeadAttention(4, 1, dropout=0.2)
     query, key = torch.ones(1, 50, 4), torch.ones(1, 1, 4)
@@ -235,8 +249,9 @@ def test_a08_weights_are_those_before_dropout():
     assert set(share.round(decimals=4).tolist()) == {0.0, 1.25}
 
 
-def test_a10_changing_one_sample_changes_no_other():
-    """pytorch/pytorch#122959: batch_first is False in nn.MultiheadAttention. It is not an option here."""
+@reported("om-ai-lab/OmDet#19")
+def test_changing_one_sample_changes_no_other():
+    """batch_first is False in nn.MultiheadAttention. It is not an option here."""
     x = t(g((2, 3, 4)))
     changed = x.clone()
     changed[1] += 1
@@ -252,8 +267,9 @@ def test_a10_changing_one_sample_changes_no_other():
     same(MultiHeadAttention.from_torch(module)(x), report_torch()(x, x, x)[0], 1e-12)
 
 
-def test_a11_a_mask_of_0_and_1_is_refused():
-    """pytorch/pytorch#136816: nn.MultiheadAttention adds it to the scores, which hides nothing."""
+@reported("pytorch/pytorch#136816")
+def test_a_mask_of_0_and_1_is_refused():
+    """nn.MultiheadAttention adds it to the scores, which hides nothing."""
     x = t(g((1, 3, 4)))
     layer = report_layer()
     keep = torch.tensor([True, True, False])
@@ -267,9 +283,10 @@ def test_a11_a_mask_of_0_and_1_is_refused():
             layer(x, keep=keep.to(dtype)[None])
 
 
+@reported("pytorch/pytorch#177482")
 @pytest.mark.parametrize("H", [2, 4])
-def test_a12_a_mask_without_an_axis_for_heads_is_refused(H):
-    """pytorch/pytorch#177482: SDPA puts (B, L, S) on the heads, silently if B = H."""
+def test_a_mask_without_an_axis_for_heads_is_refused(H):
+    """SDPA puts (B, L, S) on the heads, silently if B = H."""
     keep = torch.ones(2, 3, 3, dtype=torch.bool)
     keep[1, :, 1:] = False
     layer = randomise(MultiHeadAttention(4, H, dtype=torch.float64), 0)
@@ -288,10 +305,11 @@ def test_a12_a_mask_without_an_axis_for_heads_is_refused(H):
 BROKEN = [float("nan"), float("inf"), -float("inf"), 1e10]
 
 
+@reported("pytorch/pytorch#101967")
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("where", ["key", "value", "both"])
-def test_a13_nan_in_a_forbidden_place_is_erased(where, broken):
-    """pytorch/pytorch#101967. SDPA gives NaN for it: 0 * NaN is NaN."""
+def test_nan_in_a_forbidden_place_is_erased(where, broken):
+    """SDPA gives NaN for it: 0 * NaN is NaN."""
     q, k, v = t([[[[1, 0]]]]), t([[[[1, 0], [0, 1]]]]), t([[[[5, 6], [7, 8]]]])
     if where != "value":
         k[0, 0, 1, 0] = broken
@@ -302,9 +320,10 @@ def test_a13_nan_in_a_forbidden_place_is_erased(where, broken):
     close(attention_weights(q, k, keep).ravel(), [1, 0])
 
 
+@reported("pytorch/pytorch#101967")
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("kv_heads", [1, 3])
-def test_a13_broken_padding_reaches_neither_outputs_nor_gradients(kv_heads, broken):
+def test_broken_padding_reaches_neither_outputs_nor_gradients(kv_heads, broken):
     rng = np.random.default_rng(7)
     layer = randomise(MultiHeadAttention(15, 3, kv_heads, kdim=7, vdim=11, dtype=torch.float64), 1)
     x, key, value = numbers(rng, 2, 5, 15), numbers(rng, 2, 13, 7), numbers(rng, 2, 13, 11)
@@ -322,8 +341,9 @@ def test_a13_broken_padding_reaches_neither_outputs_nor_gradients(kv_heads, brok
         want = found
 
 
+@reported("pytorch/pytorch#101967")
 @pytest.mark.parametrize("broken", BROKEN[:3])
-def test_a13_a_broken_token_is_seen_by_those_who_may_look(broken):
+def test_a_broken_token_is_seen_by_those_who_may_look(broken):
     """Under `causal` token 3 is allowed to some: what came before it is untouched, the rest shows it."""
     rng = np.random.default_rng(7)
     layer = randomise(MultiHeadAttention(15, 3, 1, dtype=torch.float64), 1)
@@ -351,7 +371,8 @@ def test_a13_a_broken_token_is_seen_by_those_who_may_look(broken):
         np.testing.assert_array_equal(np.isfinite(there[0]), output.isfinite().numpy())
 
 
-def test_a13_nor_do_gradients_pass_through_a_broken_value():
+@reported("pytorch/pytorch#101967")
+def test_gradients_do_not_pass_through_a_broken_value():
     """The loss is of the row that may not look at it; the other row's NaN times 0 would be NaN again."""
     q, k, v = (leaf(t(g((1, 1, 2, 2), a))) for a in (0.5, 0.7, 0.9))
     hurt = leaf(torch.cat([v.detach()[:, :, :1], torch.full((1, 1, 1, 2), math.nan, dtype=torch.float64)], 2))
@@ -361,7 +382,8 @@ def test_a13_nor_do_gradients_pass_through_a_broken_value():
         same(got, wanted, 1e-12)
 
 
-def test_a13_what_a_query_may_attend_to_is_never_hidden():
+@reported("pytorch/pytorch#101967")
+def test_what_a_query_may_attend_to_is_never_hidden():
     q, k, v = t([[[[1, 0], [0, 1]]]]), t([[[[1, 0], [0, 1]]]]), t([[[[5, 6], [math.nan, 8]]]])
     for keep in (None, torch.tensor([[True, True], [True, False]])):
         output = attention(q, k, v, keep)
@@ -371,8 +393,9 @@ def test_a13_what_a_query_may_attend_to_is_never_hidden():
     assert single[0, 0, 0, 0].isnan()
 
 
-def test_a14_neighbouring_query_heads_share():
-    """onnx/onnx#7274: heads 0 and 1 read the first key/value head, 2 and 3 the second."""
+@reported("onnx/onnx#7274")
+def test_neighbouring_query_heads_share():
+    """Heads 0 and 1 read the first key/value head, 2 and 3 the second."""
     q, k = t(np.ones((1, 4, 1, 2))), t(g((1, 2, 2, 2)))
     v = t([[[[1], [2]], [[10], [20]]]])
     close(attention(q, k, v).ravel(), [1.592634, 1.592634, 12.864542, 12.864542])
@@ -381,9 +404,10 @@ def test_a14_neighbouring_query_heads_share():
         MultiHeadAttention(8, 4, 3)
 
 
+@reported("hyprstream/hyprstream#1521")
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
-def test_a16_chunks_with_all_keys_are_the_full_run(size):
-    """hyprstream/hyprstream#1521. Right by luck in the last row without a mask: so look at all rows."""
+def test_chunks_with_all_keys_are_the_full_run(size):
+    """Right by luck in the last row without a mask: so look at all rows."""
     q, k = t(g((1, 1, 5, 2))), t(g((1, 1, 5, 2), 0.9, 0.1))
     v = t([1, 2, 4, 8, 16]).view(1, 1, 5, 1)
     whole = attention(q, k, v, causal=True)
@@ -394,8 +418,9 @@ def test_a16_chunks_with_all_keys_are_the_full_run(size):
         same(chunk, whole[:, :, new], 1e-12)
 
 
-def test_a18_the_softmax_runs_over_the_keys():
-    """nerminnuraydogan/vision-transformer#1: over the queries, rows would add up to 1.88 and 1.12."""
+@reported("nerminnuraydogan/vision-transformer#1")
+def test_the_softmax_runs_over_the_keys():
+    """Over the queries, rows would add up to 1.88 and 1.12."""
     scores = t([[1, 2, 3], [0, 0, 4]])
     q, k = math.sqrt(3) * torch.eye(3, dtype=torch.float64)[:2], torch.zeros(3, 3, dtype=torch.float64)
     k[:, :2] = scores.T

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mha_lesson.steps.embeddings import add_positions, embed, lookup, rotary, sinusoidal_positions
 from tests.reference import g, near, read_only, says, stable
+from tests.reports import reported
 
 
 def test_lookup_takes_the_rows_that_the_ids_name():
@@ -42,7 +43,8 @@ def test_embed_is_the_row_times_the_root_of_the_width():
     near(embed(np.array([[6]]), table), table[6].reshape(1, 1, 5) * 5**0.5)
 
 
-def test_A23_positions_share_one_frequency_in_each_pair():
+@reported("SamLynnEvans/Transformer#25")
+def test_positions_share_one_frequency_in_each_pair():
     positions = sinusoidal_positions(4, 6)
     want = [0.141120, -0.989992, 0.138798, 0.990321, 0.006463, 0.999979]
     near(positions[3], want, 1e-6)
@@ -69,7 +71,8 @@ def test_positions_refuse_an_odd_width():
         sinusoidal_positions(4, 5)
 
 
-def test_A15_rotary_turns_neighbours():
+@reported("karpathy/nanochat#264")
+def test_rotary_turns_neighbours():
     x = read_only(np.tile([1.0, 2.0, 3.0, 4.0], (2, 1)))
     turned = rotary(x, np.array([0, 3]))
     near(turned[0], x[0])

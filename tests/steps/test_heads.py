@@ -5,9 +5,11 @@ import pytest
 
 from mha_lesson.steps.heads import merge_heads, output_projection, split_heads
 from tests.reference import g, near, read_only, says
+from tests.reports import reported
 
 
-def test_A17_heads_are_joined_side_by_side():
+@reported("jsbaan/transformer-from-scratch#6")
+def test_heads_are_joined_side_by_side():
     o = np.array([[[[1, 2], [3, 4]], [[5, 6], [7, 8]]]], float)
     near(merge_heads(o), [[[1, 2, 5, 6], [3, 4, 7, 8]]])
     near(merge_heads(o[0]), [[1, 2, 5, 6], [3, 4, 7, 8]])

@@ -16,6 +16,7 @@ from mha_lesson.steps.masks import (
     window_mask,
 )
 from tests.reference import read_only, says
+from tests.reports import reported
 
 FLOATS = [np.float16, np.float32, np.float64]
 
@@ -23,9 +24,10 @@ FLOATS = [np.float16, np.float32, np.float64]
 # ------------------------------------------------------------------------------------- 04 masks
 
 
+@reported("pytorch/pytorch#103082")
 @pytest.mark.parametrize("L", [1, 2, 3, 5])
 @pytest.mark.parametrize("S", [1, 2, 3, 5, 7])
-def test_A07_causal_is_aligned_lower_right(L, S):
+def test_causal_is_aligned_lower_right(L, S):
     mask = causal_mask(L, S)
     assert mask.dtype == bool
     assert mask.tolist() == [[j - S <= i - L for j in range(S)] for i in range(L)]
@@ -101,8 +103,9 @@ def test_as_keep_hands_booleans_on():
     assert as_keep([[True, False]]).tolist() == [[True, False]]
 
 
+@reported("pytorch/pytorch#136816")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.uint8])
-def test_A11_a_mask_of_0_and_1_is_refused(dtype):
+def test_a_mask_of_0_and_1_is_refused(dtype):
     mask = np.array([1, 1, 0], dtype)
     wanted = says(
         "keep: expected a boolean mask (True = may attend)", f"got {mask.dtype} holding only 0 and 1",
@@ -137,7 +140,8 @@ def test_other_masks_are_refused(mask, came):
         as_keep(mask)
 
 
-def test_A12_three_axes_on_the_head_axis_are_refused():
+@reported("pytorch/pytorch#177482")
+def test_three_axes_on_the_head_axis_are_refused():
     for shape in [(2, 2, 3, 3), (2, 4, 3, 3)]:
         wanted = says("(L, S) or 4 axes", str(shape), "got 3 axes (2, 3, 3)", "keep[:, None]", "keep[None]")
         with pytest.raises(ValueError, match=wanted):
@@ -169,7 +173,8 @@ def test_masks_that_do_not_fit_are_refused(mask, scores):
 # ------------------------------------------------------------------ 04 masks: border to PyTorch
 
 
-def test_A02_torch_has_two_meanings():
+@reported("rasbt/LLMs-from-scratch#1061")
+def test_torch_has_two_meanings():
     keep = read_only(np.array([[True, True, False], [True, False, False]]))
     assert to_torch_sdpa(keep).tolist() == keep.tolist()
     assert to_torch_mha(keep).tolist() == (~keep).tolist()
@@ -177,8 +182,9 @@ def test_A02_torch_has_two_meanings():
     assert from_torch_mha(keep).tolist() == (~keep).tolist()
 
 
+@reported("line/lighthouse#77")
 @pytest.mark.parametrize("heads_in_mask", [1, 3])
-def test_A05_all_heads_of_a_sample_stand_together(heads_in_mask):
+def test_all_heads_of_a_sample_stand_together(heads_in_mask):
     keep = np.random.default_rng(1).random((2, heads_in_mask, 5, 7)) < 0.5
     blocked = to_torch_mha(keep, batch=2, num_heads=3)
     assert blocked.shape == (6, 5, 7) and blocked.dtype == bool

@@ -8,9 +8,12 @@ import pytest
 from mha_lesson.steps.scores import attention_scores, dot_product_variance
 from mha_lesson.steps.softmax import softmax
 from tests.reference import g, near, read_only, says
+from tests.reports import reported
 
 
-def test_A19_the_scale_is_the_root_of_the_head_width():
+@reported("getalp/Flaubert#45")
+@reported("Graylab/DL4Proteins-notebooks#12")
+def test_the_scale_is_the_root_of_the_head_width():
     q, k = np.array([[3.0, 0.0]]), np.array([[3.0, 0.0], [0.0, 3.0]])
     right = [[0.998280, 0.001720]]
     near(softmax(attention_scores(q, k)), right, 1e-6)

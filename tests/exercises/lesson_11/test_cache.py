@@ -70,7 +70,7 @@ def test_other_ways_to_write_the_same_mistakes():
     assert mistake("11.cache", dictionary_in_place) == "changes_cache"
 
 
-# -- the values in the list of misconceptions and in the public reports ---------------------
+# -- worked values, and those that wrong answers give ----------------------------------------
 
 
 @pytest.mark.parametrize(

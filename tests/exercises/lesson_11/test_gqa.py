@@ -22,7 +22,7 @@ def test_gqa_as_learners_write_it(name):
     assert mistake("11.gqa", GQA[name]) == name
 
 
-# -- the values in the list of misconceptions and in the public reports ---------------------
+# -- worked values, and those that wrong answers give ----------------------------------------
 
 
 @pytest.mark.parametrize("name, heads", [(None, [10, 10, 10, 20, 20, 20]), ("tiled", [10, 20, 10, 20, 10, 20])])

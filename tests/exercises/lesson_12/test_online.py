@@ -145,7 +145,7 @@ def test_online_as_learners_write_it(name):
     assert mistake("12.online", ONLINE[name]) == name
 
 
-# -- the values in the list of misconceptions and in the public reports ---------------------
+# -- worked values, and those that wrong answers give ----------------------------------------
 
 
 @pytest.mark.parametrize(
