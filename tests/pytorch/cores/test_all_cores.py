@@ -139,6 +139,18 @@ def test_the_formula_tells_the_cores_apart():
             assert (one - other).abs().max() > 1e-2
 
 
+def test_what_is_declared_about_causal_and_exact_holds(core):
+    """Not causal, the first query sees the last key; causal, it does not. Exact cores have one another's numbers."""
+    q, k, v = inputs(core, S=5)
+    other = v.clone()
+    other[:, :, -1] += 10
+    for causal in core.can.causal:
+        moved = (core(q, k, other, causal=causal) - core(q, k, v, causal=causal))[:, :, 0].abs().max() > 1e-3
+        assert moved == (not causal), causal
+        near = (core(q, k, v, causal=causal) - SDPACore()(q, k, v, causal=causal)).abs().max() < 1e-4
+        assert near == core.can.exact, causal
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_half_types_keep_their_type_and_are_near(core, dtype):
     for keep, causal, S in situations(core):
