@@ -1,14 +1,14 @@
 """Put each fault into a copy of the tree and see what notices it.
 
 Two columns, measured apart: the unit tests of the faulty file, and the stored outputs of the
-notebooks that show what it does (strict nbval). ROUTES says which they are. A run that says nothing
+notebooks that show what it does (strict nbval): see `route`. A run that says nothing
 about the fault (nothing collected, a timeout, a dead kernel) is neither a success nor a failure: it
 is shown by its name, and counts as not noticed. Where no notebook with stored outputs shows a file,
 its faults have no part in that column.
 
 All faults take hours. One file, or a few faults, without the notebooks, take minutes:
 
-    python3 -m mha_lesson faults --files steps/cross pytorch/ --no-nbval
+    python3 -m mha_lesson faults --files steps/masks pytorch/ --no-nbval
     python3 -m mha_lesson faults --only torch_split_by_reshape
     python3 -m mha_lesson faults --list
 """
