@@ -45,6 +45,8 @@ MASKS = {
     "keys": "None or a mask that hides keys from all queries alike, (1, S) or (B, 1, 1, S)",
     "heads": "any mask",
 }
+# Asked once: torch.compile cannot look into the question (PyTorch 2.11).
+AUTOCAST = {kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind)}
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -259,7 +261,7 @@ def in_own_precision(x: Tensor):
 
 def autocasting(x: Tensor) -> bool:
     """Is autocast on for the device of x? There are devices that know none (meta)."""
-    return torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
+    return x.device.type in AUTOCAST and torch.is_autocast_enabled(x.device.type)
 
 
 # ------------------------------------------------------------------------------ anybody's function
