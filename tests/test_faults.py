@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def test_an_edit_that_does_not_fit_once_is_named(times):
 # -- faults that are known mistakes ---------------------------------------------------------
 
 KNOWN = [fault for fault in FAULTS if isinstance(fault, KnownMistake)]
+WRITTEN = [fault for fault in FAULTS if isinstance(fault, Fault)]
 
 
 @pytest.mark.parametrize("fault", KNOWN, ids=lambda fault: fault.name)
@@ -108,9 +110,7 @@ def test_no_fault_says_again_what_an_exercise_knows(file):
     text = (ROOT / file).read_text(encoding="utf-8")
     edits = [KnownMistake(id, m.name) for id, e in REGISTRY.items() for m in e.mistakes if m.old]
     known = {program(edit.put_into(text)): edit.name for edit in edits if edit.file == file}
-    written = {
-        fault.name: program(fault.put_into(text)) for fault in FAULTS if fault.file == file and fault not in KNOWN
-    }
+    written = {fault.name: program(fault.put_into(text)) for fault in WRITTEN if fault.file == file}
     assert {name: known[faulty] for name, faulty in written.items() if faulty in known} == {}
 
 
@@ -200,3 +200,36 @@ def test_what_no_notebook_shows_has_no_part_in_that_share(capsys):
     rows[1] = {"outputs": run.Outcome("missed")}
     assert run.summary(faults, rows, ["outputs"]) == 1
     assert f"missed: {faults[1].name}" in capsys.readouterr().out
+
+
+# -- what is quoted says so -----------------------------------------------------------------
+
+
+def quoted_by():
+    """The files of the package whose lines somebody quotes: (file, who does), from the registry and the list."""
+    found = {file: {"tests/faults/faults.py"} for file in FILES if any(fault.file == file for fault in WRITTEN)}
+    for id, exercise in REGISTRY.items():
+        file = KnownMistake(id, "").file
+        if any(mistake.old for mistake in exercise.mistakes) and not file.startswith("mha_lesson/exercises/"):
+            found.setdefault(file, set()).add(f"exercises/lesson_{id.replace('.', '/')}.py")
+    return {file: sorted(names) for file, names in found.items()}
+
+
+def comment(names):
+    who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    together = "both" if len(names) == 1 else "them"
+    text = f"Quoted word for word by {who}: change {together} together."
+    return textwrap.fill(text, 120, initial_indent="# ", subsequent_indent="# ")
+
+
+@pytest.mark.parametrize("file", sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("mha_lesson/**/*.py")))
+def test_a_file_whose_lines_are_quoted_says_so_above_its_imports_and_no_other_does(file):
+    text = (ROOT / file).read_text(encoding="utf-8")
+    names = quoted_by().get(file, [])
+    if not names:
+        assert "# Quoted word for word" not in text
+        return
+    assert all((ROOT / ("" if name.startswith("tests") else "mha_lesson") / name).exists() for name in names)
+    behind = "\n".join(text.split("\n")[ast.parse(text).body[0].end_lineno :])
+    assert behind.startswith(f"\n{comment(names)}\n\n"), f"below the docstring of {file} belongs:\n{comment(names)}"
+    assert text.count("# Quoted word for word") == 1
