@@ -10,6 +10,9 @@ Shapes: B batch, H heads, L queries, S keys, E model width, D = E / H head width
 Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1 and section 3.2.2.
 """
 
+# Quoted word for word by exercises/lesson_06/mha.py, exercises/lesson_08/load.py and tests/faults/faults.py: change
+# them together.
+
 from dataclasses import dataclass
 from typing import Any
 

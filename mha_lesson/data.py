@@ -15,6 +15,8 @@ What is loaded is kept and shared by everyone who asks, so its arrays are read-o
 into one raises an error. Take a copy to change it: `w_q = model.params["w_q"].copy()`.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import difflib
 import hashlib
 import io

@@ -3,13 +3,16 @@
 import ast
 import json
 import re
+import textwrap
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from mha_lesson.course.errors import CourseError
+from mha_lesson.exercises import REGISTRY
 from tests.faults import run
-from tests.faults.faults import FAULTS
+from tests.faults.faults import FAULTS, Fault, KnownMistake
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted({fault.file for fault in FAULTS})
@@ -39,10 +42,76 @@ def test_every_file_that_computes_has_faults():
 def test_each_fault_is_one_edit_that_compiles(file):
     text = (ROOT / file).read_text(encoding="utf-8")
     for fault in (fault for fault in FAULTS if fault.file == file):
-        assert text.count(fault.old) == 1, fault.name
-        faulty = text.replace(fault.old, fault.new)
-        assert faulty != text, fault.name
+        faulty = fault.put_into(text)
+        assert program(faulty) != program(text), fault.name
         compile(faulty, fault.file, "exec")
+
+
+def program(text):
+    """What Python sees of a text: no comments, no spaces."""
+    return ast.dump(ast.parse(text))
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_an_edit_that_does_not_fit_once_is_named(times):
+    fault = Fault("sign", "mha_lesson/steps/heads.py", "a + b", "a - b")
+    with pytest.raises(CourseError, match=rf"^sign: .* once in mha_lesson/steps/heads.py, and occurs {times} times: "):
+        fault.put_into("c = a + b\n" * times)
+
+
+# -- faults that are known mistakes ---------------------------------------------------------
+
+KNOWN = [fault for fault in FAULTS if isinstance(fault, KnownMistake)]
+WRITTEN = [fault for fault in FAULTS if isinstance(fault, Fault)]
+
+
+@pytest.mark.parametrize("fault", KNOWN, ids=lambda fault: fault.name)
+def test_a_known_mistake_is_what_its_exercise_runs(fault):
+    exercise = REGISTRY[fault.exercise]
+    if exercise.missing:
+        pytest.skip("PyTorch is not installed")
+    text = (ROOT / fault.file).read_text(encoding="utf-8")
+    before, after = ast.parse(text).body, ast.parse(fault.put_into(text)).body
+    (pair,) = [pair for pair in zip(before, after, strict=True) if ast.dump(pair[0]) != ast.dump(pair[1])]
+    assert {node.name for node in pair} == {exercise.solution.__name__}
+    assert ast.get_docstring(pair[0]) == ast.get_docstring(pair[1])
+    del pair[1].body[0]  # the docstring: an exercise runs its mistakes without
+    assert program(ast.unparse(pair[1])) == program(exercise.source.replace(fault.old, fault.new))
+
+
+def test_words_of_the_solution_that_stand_elsewhere_too_stay_there():
+    text = """\
+def mean_scores(query, key, d_head):
+    \"\"\"Scores / math.sqrt(d_head), and their mean.\"\"\"
+    return (query @ key.swapaxes(-1, -2) / math.sqrt(d_head)).mean()
+
+
+@kept
+def attention_scores(query, key, d_head):{docstring}
+    return query @ key.swapaxes(-1, -2) / math.sqrt(d_head)
+
+
+mean = attention_scores(1, 2) / math.sqrt(d_head)
+"""
+    one, more = '\n    """Dots / math.sqrt(d_head)."""', '\n    """Dots.\n\n    / math.sqrt(d_head)\n    """'
+    for docstring in ("", one, more):
+        right = text.format(docstring=docstring)
+        wrong = right.replace("-2) / math.sqrt(d_head)\n", "-2)\n")
+        assert KnownMistake("03.scores", "no_scale").put_into(right) == wrong != right
+
+
+def test_an_edit_of_an_exercise_that_no_longer_fits_is_named():
+    with pytest.raises(CourseError, match=r"^03.scores.no_scale: .* in mha_lesson/steps/scores.py, and occurs 0 times"):
+        KnownMistake("03.scores", "no_scale").put_into("def attention_scores(query, key):\n    return query @ key\n")
+
+
+@pytest.mark.parametrize("file", sorted({fault.file for fault in KNOWN}))
+def test_no_fault_says_again_what_an_exercise_knows(file):
+    text = (ROOT / file).read_text(encoding="utf-8")
+    edits = [KnownMistake(id, m.name) for id, e in REGISTRY.items() for m in e.mistakes if m.old]
+    known = {program(edit.put_into(text)): edit.name for edit in edits if edit.file == file}
+    written = {fault.name: program(fault.put_into(text)) for fault in WRITTEN if fault.file == file}
+    assert {name: known[faulty] for name, faulty in written.items() if faulty in known} == {}
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -117,8 +186,9 @@ def test_faults_may_be_chosen_by_file_and_by_name():
     assert set(names("--files", "steps/heads", "scores")) == {
         fault.name for fault in FAULTS if fault.file.endswith(("steps/heads.py", "scores.py"))
     }
-    assert names("--only", "no_scale") == names("--only", "no_scale", "--files", "steps/") == ["no_scale"]
-    assert names("--only", "no_scale", "--files", "models/") == []
+    one = "03.scores.no_scale"
+    assert names("--only", one) == names("--only", one, "--files", "steps/") == [one]
+    assert names("--only", one, "--files", "models/") == []
 
 
 def test_what_no_notebook_shows_has_no_part_in_that_share(capsys):
@@ -130,3 +200,36 @@ def test_what_no_notebook_shows_has_no_part_in_that_share(capsys):
     rows[1] = {"outputs": run.Outcome("missed")}
     assert run.summary(faults, rows, ["outputs"]) == 1
     assert f"missed: {faults[1].name}" in capsys.readouterr().out
+
+
+# -- what is quoted says so -----------------------------------------------------------------
+
+
+def quoted_by():
+    """The files of the package whose lines somebody quotes: (file, who does), from the registry and the list."""
+    found = {file: {"tests/faults/faults.py"} for file in FILES if any(fault.file == file for fault in WRITTEN)}
+    for id, exercise in REGISTRY.items():
+        file = KnownMistake(id, "").file
+        if any(mistake.old for mistake in exercise.mistakes) and not file.startswith("mha_lesson/exercises/"):
+            found.setdefault(file, set()).add(f"exercises/lesson_{id.replace('.', '/')}.py")
+    return {file: sorted(names) for file, names in found.items()}
+
+
+def comment(names):
+    who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    together = "both" if len(names) == 1 else "them"
+    text = f"Quoted word for word by {who}: change {together} together."
+    return textwrap.fill(text, 120, initial_indent="# ", subsequent_indent="# ")
+
+
+@pytest.mark.parametrize("file", sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("mha_lesson/**/*.py")))
+def test_a_file_whose_lines_are_quoted_says_so_above_its_imports_and_no_other_does(file):
+    text = (ROOT / file).read_text(encoding="utf-8")
+    names = quoted_by().get(file, [])
+    if not names:
+        assert "# Quoted word for word" not in text
+        return
+    assert all((ROOT / ("" if name.startswith("tests") else "mha_lesson") / name).exists() for name in names)
+    behind = "\n".join(text.split("\n")[ast.parse(text).body[0].end_lineno :])
+    assert behind.startswith(f"\n{comment(names)}\n\n"), f"below the docstring of {file} belongs:\n{comment(names)}"
+    assert text.count("# Quoted word for word") == 1

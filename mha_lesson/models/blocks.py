@@ -19,6 +19,8 @@ Sources: Vaswani et al. 2017, section 3; Xiong et al. 2020, "On Layer Normalizat
 Transformer Architecture" (pre-norm); Michel et al. 2019 (heads switched off).
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 

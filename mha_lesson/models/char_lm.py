@@ -20,6 +20,8 @@ all keys and values: a cache is worth nothing then. (Rotary positions would go o
 Source: Radford et al. 2019 (the shape of GPT-2, here tiny); Bengio et al. 2003 (the window model).
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import math
 from functools import cache
 from typing import ClassVar

@@ -12,6 +12,8 @@ Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words" (patches and th
 Gong et al. 2021, "AST: Audio Spectrogram Transformer".
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 from functools import cached_property
 from typing import ClassVar
 

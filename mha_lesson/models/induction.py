@@ -20,6 +20,8 @@ Source: Olsson et al. 2022, "In-context Learning and Induction Heads"; Elhage et
 Mathematical Framework for Transformer Circuits".
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 from typing import ClassVar
 
 import torch

@@ -27,6 +27,8 @@ Sixteen Heads Really Better than One?" (heads switched off in a trained model). 
 their licence: data/README.md.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

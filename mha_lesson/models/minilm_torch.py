@@ -11,6 +11,8 @@
 Here sentences may be batched, and gradients flow. Make one with `MiniLMEncoder().to_torch()`.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn

@@ -49,6 +49,8 @@ table of D rows can hold). The course's own: blanks, and pairs and questions mix
 so that distance and number of pairs vary apart from each other.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 from typing import ClassVar, NamedTuple
 
 import torch

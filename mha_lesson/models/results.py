@@ -7,6 +7,8 @@
 `python3 -m mha_lesson train sweep speech` measures anew. Needs no PyTorch.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import copy
 import json
 from dataclasses import dataclass

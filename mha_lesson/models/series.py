@@ -12,6 +12,8 @@ All counts are log(1 + bikes), moved to mean 0 and spread 1. The score is in bik
 Two forecasts need no training at all: the same hour yesterday, and the same hour a week ago.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 from functools import cached_property
 from typing import ClassVar
 

@@ -16,6 +16,8 @@ The recipe is the usual one: AdamW, a learning rate that rises for the first ste
 along a cosine, and gradients cut at length 1 (Loshchilov & Hutter 2017 and 2019; Pascanu et al. 2013).
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import hashlib
 import json
 import math

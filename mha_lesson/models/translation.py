@@ -19,6 +19,8 @@ That is what came before attention, and what it is measured against.
 Sources: Bahdanau et al. 2015 (attention as alignment); Vaswani et al. 2017, section 3.2.3.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 from functools import cached_property
 from typing import ClassVar
 

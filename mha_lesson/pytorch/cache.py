@@ -34,6 +34,8 @@ Sources: Shazeer 2019 (one key/value head, and why decoding waits for memory); A
 `truncate` is for). A triangle in the wrong corner: pytorch/pytorch#103082, hyprstream/hyprstream#1521.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 from numbers import Integral
 
 import torch

@@ -11,6 +11,8 @@ masks, shared key heads, half precision, gradients.
 Source: Dao 2023, "FlashAttention-2", algorithm 1.
 """
 
+# Quoted word for word by exercises/lesson_13/kernel.py and tests/faults/faults.py: change them together.
+
 from mha_lesson.pytorch.cores.flash_triton import tl
 
 

@@ -5,6 +5,8 @@ context  (B, H, L, D)    H heads of width D
 k, v     (B, G, S, D)    G key/value heads, each for H / G query heads
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 from jaxtyping import Float, Shaped
 from torch import Tensor
 

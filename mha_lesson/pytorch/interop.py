@@ -5,6 +5,8 @@ the mean over the heads unless told not to (pytorch/pytorch#34537). Its own weig
 `MultiHeadAttention.from_torch`, or into NumPy by `mha_lesson.attention.params_from_torch`.
 """
 
+# Quoted word for word by exercises/lesson_08/blocked.py and exercises/lesson_08/per_head.py: change them together.
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn

@@ -32,6 +32,8 @@ Sources: Vaswani et al. 2017, equation 1 and section 3.2.2; Dao et al. 2022 (Fla
 middle; Shazeer 2019 (one key/value head, MQA) and Ainslie et al. 2023 (some of them, GQA).
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import math
 from numbers import Integral
 

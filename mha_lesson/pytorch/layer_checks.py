@@ -9,6 +9,8 @@ checks need no second implementation: they say what has to hold for every right 
 No two axes are alike: 3 sequences, 5 queries, 7 keys.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import copy
 
 import torch

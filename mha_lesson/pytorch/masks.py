@@ -6,6 +6,8 @@
 The lesson's own masks, in NumPy, are those of `mha_lesson.steps.masks`.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor

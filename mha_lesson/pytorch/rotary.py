@@ -17,6 +17,8 @@ ever, and only differences count: so old keys may be dropped, and the rest stays
 Source: Su et al. 2021 (RoFormer), equation 34.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor

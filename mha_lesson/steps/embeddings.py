@@ -7,6 +7,9 @@ positions  (L, E)           one row a place in the sentence
 x = table[ids] * sqrt(E) + positions          (Vaswani et al. 2017, sections 3.4 and 3.5)
 """
 
+# Quoted word for word by exercises/lesson_01/add_positions.py, exercises/lesson_01/embed.py,
+# exercises/lesson_01/positions.py, exercises/lesson_01/rotary.py and tests/faults/faults.py: change them together.
+
 import math
 
 import numpy as np

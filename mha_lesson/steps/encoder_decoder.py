@@ -13,6 +13,9 @@ and writes one token at a time (`greedy_decode`).
 Source: Vaswani et al. 2017, sections 3.1 and 3.2.3.
 """
 
+# Quoted word for word by exercises/lesson_07/cost.py, exercises/lesson_07/cross.py, exercises/lesson_07/decode.py,
+# exercises/lesson_07/masks.py and tests/faults/faults.py: change them together.
+
 from collections.abc import Callable
 
 import numpy as np

@@ -12,6 +12,9 @@ Sources: Williams, Waterman & Patterson 2009 (roofline); Dao et al. 2022, sectio
 Liu, Zaharia & Abbeel 2023 (ring attention).
 """
 
+# Quoted word for word by exercises/lesson_13/ring.py, exercises/lesson_13/timed.py and tests/faults/faults.py: change
+# them together.
+
 import numpy as np
 
 from mha_lesson.steps.masks import causal_mask

@@ -8,6 +8,9 @@ One run with one seed shows luck as well as quality. Put a plain baseline among 
 wins more often than one would think.
 """
 
+# Quoted word for word by exercises/lesson_10/choose.py, exercises/lesson_10/parameters.py, exercises/lesson_10/sweep.py
+# and tests/faults/faults.py: change them together.
+
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -8,6 +8,9 @@ Head h owns the features h·D to (h + 1)·D. Splitting must first cut the featur
 two axes; one reshape has the right shape and mixes tokens.
 """
 
+# Quoted word for word by exercises/lesson_06/merge.py, exercises/lesson_06/output.py, exercises/lesson_06/split.py and
+# tests/faults/faults.py: change them together.
+
 import numpy as np
 
 from mha_lesson.steps.projections import project

@@ -10,6 +10,9 @@ can give the same output (Jain and Wallace 2019, "Attention is not Explanation")
 head does, switch it off.
 """
 
+# Quoted word for word by exercises/lesson_09/ablate.py, exercises/lesson_09/find.py, exercises/lesson_09/induction.py,
+# exercises/lesson_09/similarity.py and tests/faults/faults.py: change them together.
+
 import numpy as np
 
 from mha_lesson.steps.heads import merge_heads, output_projection

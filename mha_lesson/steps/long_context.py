@@ -15,6 +15,9 @@ Sources: Milakov & Gimelshein 2018, "Online normalizer calculation for softmax";
 section 3.1; Katharopoulos et al. 2020, "Transformers are RNNs", equations 7 to 12.
 """
 
+# Quoted word for word by exercises/lesson_12/linear.py, exercises/lesson_12/merge.py, exercises/lesson_12/online.py and
+# tests/faults/faults.py: change them together.
+
 import math
 from numbers import Integral
 

@@ -12,6 +12,9 @@ PyTorch has two meanings: in `nn.MultiheadAttention` True = blocked, in
 `scaled_dot_product_attention` True = may attend. Converters stand at that border only.
 """
 
+# Quoted word for word by exercises/lesson_04/causal.py, exercises/lesson_04/combine.py, exercises/lesson_04/padding.py,
+# exercises/lesson_04/window.py and tests/faults/faults.py: change them together.
+
 import numpy as np
 
 from mha_lesson.steps.typing import Array, Bool

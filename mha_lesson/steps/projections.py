@@ -9,6 +9,9 @@ One vector for each token plays three roles. Three learned matrices make them:
 Source: Vaswani et al. 2017, section 3.2.
 """
 
+# Quoted word for word by exercises/lesson_02/previous.py, exercises/lesson_02/qkv.py and tests/faults/faults.py: change
+# them together.
+
 import numpy as np
 
 from mha_lesson.steps.typing import Array, Float

@@ -8,6 +8,9 @@ With entries of mean 0 and variance 1 the dot product of D of them has variance 
 sqrt(D) its variance is 1 at every width, and softmax keeps a gradient.
 """
 
+# Quoted word for word by exercises/lesson_03/scores.py, exercises/lesson_03/variance.py and tests/faults/faults.py:
+# change them together.
+
 import math
 
 from mha_lesson.steps.typing import Array, Float

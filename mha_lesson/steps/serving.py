@@ -16,6 +16,9 @@ Sources: Shazeer 2019, "Fast Transformer Decoding" (one key/value head for all);
 "GQA" (one for each group).
 """
 
+# Quoted word for word by exercises/lesson_11/bytes.py, exercises/lesson_11/chunk.py and tests/faults/faults.py: change
+# them together.
+
 from dataclasses import dataclass
 from numbers import Integral
 

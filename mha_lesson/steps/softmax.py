@@ -10,6 +10,9 @@ division, because a NaN that is replaced afterwards can come back in the gradien
 (pytorch/pytorch#41508).
 """
 
+# Quoted word for word by exercises/lesson_05/masked.py, exercises/lesson_05/softmax.py and tests/faults/faults.py:
+# change them together.
+
 import numpy as np
 
 from mha_lesson.steps.masks import check_keep

@@ -1,95 +1,156 @@
 """Faults that people really make, each as one edit of one file of the package.
 
-`old` occurs exactly once in the file, and the file with `new` in its place still compiles
-(tests/test_mutation.py). None of them has the same outputs as the right code. Left out for that
-reason: a wrong or missing bias of the keys, which shifts a whole row of scores and leaves every
-weight as it is.
+A fault that is a known mistake of an exercise is only named here, `_as_in("03.scores", "no_scale")`:
+its edit stands in the registry. The others say theirs: `old` occurs exactly once in the file. The
+file with `new` in its place still compiles (tests/test_faults.py). None of them has the same outputs
+as the right code. Left out for that reason: a wrong or missing bias of the keys, which shifts a whole
+row of scores and leaves every weight as it is.
 
 The NumPy half comes first, then the layer in PyTorch, the small models and their data.
 """
 
+import ast
+from itertools import pairwise
 from typing import NamedTuple
+
+from mha_lesson.course.errors import CourseError
 
 
 class Fault(NamedTuple):
+    """One edit of a file, written down here."""
+
     name: str
     file: str
     old: str
     new: str
+
+    def put_into(self, text):
+        """The file's text with the fault in it."""
+        return "".join(_edited([text], self))
+
+
+class KnownMistake(NamedTuple):
+    """The edit of an exercise's known mistake, put into the solution where the package has it.
+
+    The registry is imported when it is asked for: the help of `faults` needs nothing installed.
+    """
+
+    exercise: str
+    mistake: str
+
+    @property
+    def name(self):
+        return f"{self.exercise}.{self.mistake}"
+
+    @property
+    def file(self):
+        return f"{self._place[0].replace('.', '/')}.py"
+
+    def put_into(self, text):
+        """The file's text with the fault in the solution; the same words in a docstring or elsewhere stay."""
+        before, signature, docstring, body, after = _around(self._place[1], text)
+        signature, body = _edited([signature, body], self)
+        return before + signature + docstring + body + after
+
+    @property
+    def old(self):
+        return self._edit.old
+
+    @property
+    def new(self):
+        return self._edit.new
+
+    @property
+    def _place(self):
+        return _registered(self.exercise).solution_place.split(":")
+
+    @property
+    def _edit(self):
+        return next(m for m in _registered(self.exercise).mistakes if m.name == self.mistake)
+
+
+def _registered(id):
+    from mha_lesson.exercises import REGISTRY
+
+    return REGISTRY[id]
+
+
+def _around(name, text):
+    """The text in five: before this function, its first lines, its docstring, its body, and what follows it."""
+    (function,) = (n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == name)
+    start = min(node.lineno for node in (function, *function.decorator_list)) - 1
+    first = function.body[0]
+    behind = first.lineno - 1 if ast.get_docstring(function) is None else first.end_lineno
+    lines = text.splitlines(keepends=True)
+    at = [0, start, first.lineno - 1, behind, function.end_lineno, len(lines)]
+    return ["".join(lines[i:j]) for i, j in pairwise(at)]
+
+
+def _edited(parts, fault):
+    """These parts of a file with the fault's one edit: its old text occurs once in all of them together."""
+    times = sum(part.count(fault.old) for part in parts)
+    if times != 1:
+        raise CourseError(
+            f"{fault.name}: its old text should occur once in {fault.file}, and occurs {times} times: {fault.old!r}.",
+            "change the fault, or the exercise whose mistake it is, together with the line that it quotes.",
+        )
+    return [part.replace(fault.old, fault.new) for part in parts]
 
 
 def _in(file, *edits):
     return [Fault(name, f"mha_lesson/{file}", old, new) for name, old, new in edits]
 
 
+def _as_in(exercise, *mistakes):
+    return [KnownMistake(exercise, mistake) for mistake in mistakes]
+
+
 FAULTS = [
     *_in(
         "steps/lookup.py",
-        ("double_is_square", "x * 2", "x * x"),
         ("soft_lookup_no_max", "np.exp(match - match.max())", "np.exp(match)"),
         ("soft_lookup_not_divided", "    share = share / share.sum()\n", ""),
         ("soft_lookup_match_twice", "share @ values", "(share * match) @ values"),
     ),
+    *_as_in("00.double", "squares"),
     *_in(
         "steps/embeddings.py",
         ("ids_negative_allowed", "ids.min() < 0 or ids.max()", "ids.max()"),
         ("ids_off_by_one", "ids.max() >= len(table)", "ids.max() > len(table)"),
-        ("embed_no_factor", " * math.sqrt(d_model)", ""),
-        ("embed_inverse_factor", "* math.sqrt(d_model)", "/ math.sqrt(d_model)"),
-        ("embed_factor_of_vocabulary", "d_model = table.shape[1]", "d_model = table.shape[0]"),
         (
             "positions_sin_cos_swapped",
             "np.sin(angle[:, 0::2])\n    positions[:, 1::2] = np.cos(",
             "np.cos(angle[:, 0::2])\n    positions[:, 1::2] = np.sin(",
         ),
-        ("positions_exponent_doubled", "np.arange(d) // 2", "np.arange(d)"),
-        ("positions_other_base", "/ 10000.0 **", "/ 1000.0 **"),
-        ("positions_from_one", "np.arange(n)[:, None]", "np.arange(1, n + 1)[:, None]"),
         (
             "positions_on_the_batch_axis",
             "return x + positions[:L]",
             "return x + np.resize(positions, x.shape[::2])[:, None]",
         ),
         ("rotary_sign", "* cos - x[..., 1::2] * sin", "* cos + x[..., 1::2] * sin"),
-        ("rotary_backwards", "np.outer(pos, base", "-np.outer(pos, base"),
         ("rotary_other_base", "base: float = 100.0", "base: float = 10000.0"),
-        ("rotary_exponent_halved", "np.arange(0, d_head, 2) / d_head", "np.arange(0, d_head, 2) / 2 / d_head"),
     ),
+    *_as_in("01.embed", "not_scaled", "divided", "vocabulary_width"),
+    *_as_in("01.positions", "exponent_twice", "base_1000", "from_one"),
+    *_as_in("01.rotary", "backwards", "exponent_half"),
     *_in(
         "steps/projections.py",
         ("weight_transposed", "projected = x @ w ", "projected = x @ w.T "),
         ("bias_missing", "projected if b is None else projected + b", "projected"),
         ("bias_subtracted", "else projected + b", "else projected - b"),
-        ("value_by_key_matrix", "project(x, w_v)", "project(x, w_k)"),
         ("query_and_key_swapped", "project(x, w_q), project(x, w_k),", "project(x, w_k), project(x, w_q),"),
     ),
+    *_as_in("02.qkv", "value_from_key"),
     *_in(
         "steps/scores.py",
-        ("no_scale", " / math.sqrt(d_head)", ""),
-        ("scale_by_d", "/ math.sqrt(d_head)", "/ d_head"),
-        ("scale_by_length", "/ math.sqrt(d_head)", "/ math.sqrt(query.shape[-2])"),
-        ("scale_multiplied", "/ math.sqrt(d_head)", "* math.sqrt(d_head)"),
-        ("variance_not_scaled", "scaled = raw / math.sqrt(d) ** 2", "scaled = raw / math.sqrt(d)"),
         ("scale_twice", "/ math.sqrt(d_head)", "/ math.sqrt(2 * d_head)"),
     ),
+    *_as_in("03.scores", "no_scale", "by_d", "by_queries", "multiplied"),
+    *_as_in("03.variance", "square_forgotten"),
     *_in(
         "steps/masks.py",
         ("causal_reversed", "return key_place <= query_place ", "return key_place >= query_place "),
-        ("causal_polarity", "return key_place <= query_place ", "return key_place > query_place "),
-        (
-            "causal_top_left",
-            "np.arange(L)[:, None] + (S - L)  # (L, 1): the",
-            "np.arange(L)[:, None]  # (L, 1): the",
-        ),
-        ("causal_hides_itself", "return key_place <= query_place ", "return key_place < query_place "),
         ("causal_sees_one_ahead", "return key_place <= query_place ", "return key_place <= query_place + 1 "),
-        ("window_one_more", "key_place > query_place - width", "key_place >= query_place - width"),
-        ("window_one_less", "key_place > query_place - width", "key_place > query_place - width + 1"),
-        ("window_sees_the_future", "(key_place <= query_place) & ", ""),
-        ("padding_off_by_one", "np.arange(S) < lengths", "np.arange(S) <= lengths"),
-        ("padding_polarity", "np.arange(S) < lengths", "np.arange(S) >= lengths"),
-        ("combine_with_or", "causal & padding", "causal | padding"),
-        ("combine_on_the_head_axis", "causal & padding[:, None, None, :]", "causal & padding[None, :, None, :]"),
         ("three_axes_accepted", "if len(shape) == 4 and keep.ndim == 3:", "if False:"),
         ("float_masks_accepted", "if mask.dtype == bool:\n        return mask\n", "return mask.astype(bool)\n"),
         ("to_torch_mha_polarity", "blocked = ~keep", "blocked = keep"),
@@ -97,25 +158,24 @@ FAULTS = [
         ("from_torch_mha_polarity", "else ~np.asarray(mask)", "else np.asarray(mask)"),
         ("additive_polarity", "return mask == 0", "return mask != 0"),
     ),
+    *_as_in("04.causal", "inverted", "top_left", "not_itself"),
+    *_as_in("04.window", "one_too_wide", "one_too_narrow", "no_upper_edge"),
+    *_as_in("04.padding", "one_too_many", "inverted"),
+    *_as_in("04.combine", "or", "batch_on_heads"),
     *_in(
         "steps/softmax.py",
-        ("softmax_over_queries", "return e / e.sum(axis=-1,", "return e / e.sum(axis=0,"),
-        ("softmax_no_max", "np.exp(z - z.max(axis=-1, keepdims=True))", "np.exp(z)"),
-        ("softmax_not_divided", "return e / e.sum(axis=-1, keepdims=True)", "return e"),
         ("masked_softmax_over_queries", "total = e.sum(axis=-1,", "total = e.sum(axis=0,"),
-        ("masked_softmax_no_max", "e = np.exp(z - peak)", "e = np.exp(z)"),
         (
             "empty_rows_divided",
             "np.divide(e, total, out=np.zeros_like(e), where=total != 0)",
             "e / total",
         ),
         ("empty_rows_peak", "peak = np.where(np.isneginf(peak), 0, peak)", "peak = peak + 0"),
-        ("finite_fill", "z = np.where(keep, z, -np.inf)", "z = np.where(keep, z, -1e4)"),
         ("fill_zero", "z = np.where(keep, z, -np.inf)", "z = np.where(keep, z, 0)"),
         ("mask_added", "z = np.where(keep, z, -np.inf)", "z = z + np.where(keep, 0, -np.inf)"),
-        ("mask_ignored", "z = np.where(keep, z, -np.inf)", "z = np.where(True, z, -np.inf)"),
-        ("mask_polarity", "z = np.where(keep, z, -np.inf)", "z = np.where(keep, -np.inf, z)"),
     ),
+    *_as_in("05.softmax", "maximum_right_sum_wrong", "no_max", "not_normalised"),
+    *_as_in("05.masked", "no_max", "small_fill", "ignores_mask", "inverted"),
     *_in(
         "steps/heads.py",
         (
@@ -130,9 +190,9 @@ FAULTS = [
         ),
         ("merge_without_swap", "    o = o.swapaxes(-3, -2)  # (..., L, H, D)\n", ""),
         ("merge_swaps_wrong_axes", "o = o.swapaxes(-3, -2)  #", "o = o.swapaxes(-3, -2).swapaxes(-2, -1)  #"),
-        ("output_bias_missing", "return project(c, w_o, b_o)", "return project(c, w_o)"),
         ("heads_need_not_divide", "if d_model % num_heads:", "if num_heads > d_model:"),
     ),
+    *_as_in("06.output", "no_bias"),
     *_in(
         "attention.py",
         (
@@ -142,10 +202,8 @@ FAULTS = [
         ),
         ("weighted_sum_no_guard", "if np.isfinite(value).all():", "if True:"),
         ("weighted_sum_hides_every_nan", "np.where(allowed, terms, 0)", "np.nan_to_num(terms)"),
-        ("eight_lines_without_mask", "(query, key, value, keep)  # (..., H, L, D)", "(query, key, value)"),
         ("eight_lines_value_by_key_matrix", '@ params["w_v"]', '@ params["w_k"]'),
         ("eight_lines_other_bias", '+ params["b_v"]', '+ params["b_k"]'),
-        ("eight_lines_no_output_bias", ' + params["b_o"]', ""),
         ("eight_lines_no_output_matrix", 'context @ params["w_o"] +', "context +"),
         ("value_from_query", "value = key if value is None", "value = query if value is None"),
         ("key_from_query", "project(key, self.w_k, self.b_k)", "project(query, self.w_k, self.b_k)"),
@@ -155,29 +213,25 @@ FAULTS = [
         ("from_torch_order", "w_q, w_k, w_v = np.split(", "w_k, w_q, w_v = np.split("),
         ("from_torch_not_transposed", '"w_q": w_q.T, "w_k": w_k.T,', '"w_q": w_q, "w_k": w_k,'),
     ),
+    *_as_in("06.mha", "ignores_mask", "no_output_bias"),
     *_in(
         "steps/encoder_decoder.py",
-        ("cross_no_scale", "softmax(attention_scores(xd, xe))", "softmax(xd @ xe.T)"),
         ("cross_values_not_mixed", "return weights @ xe", "return xe[weights.argmax(axis=-1)]"),
-        ("cross_mask_is_causal", "cross_keep = padding", "cross_keep = padding & causal_mask(L, S)"),
-        ("encoder_mask_is_causal", "encoder_keep = padding", "encoder_keep = padding & causal_mask(S, S)"),
         (
             "decoder_looks_ahead",
             "decoder_keep = causal_mask(L, L)[None, None]",
             "decoder_keep = np.ones((1, 1, L, L), dtype=bool)",
         ),
-        ("greedy_takes_the_first_row", "scores[-1]", "scores[0]"),
-        ("greedy_forgets_the_prefix", "step(tokens)", "step(tokens[-1:])"),
         (
             "greedy_writes_stop",
             "        tokens.append(best)\n    return tokens[1:]",
             "        tokens.append(best)\n    return tokens[1:] + [stop]",
         ),
-        ("greedy_writes_start", "return tokens[1:]", "return tokens"),
-        ("greedy_one_too_few", "range(longest)", "range(longest - 1)"),
-        ("cross_cost_keys_from_the_decoder", "keys_values = 2 * S * E * E", "keys_values = 2 * L * E * E"),
-        ("cross_cost_without_the_mix", "scores + mixing + output", "scores + output"),
     ),
+    *_as_in("07.cross", "no_scale"),
+    *_as_in("07.masks", "causal_on_cross", "causal_on_encoder"),
+    *_as_in("07.decode", "first_row", "last_token_only", "keeps_start", "one_too_few"),
+    *_as_in("07.cost", "keys_by_queries", "one_product"),
     *_in(
         "steps/inspection.py",
         ("ablation_drops_the_bias", "merge_heads(kept), w_o, b_o)", "merge_heads(kept), w_o, 0 * b_o)"),
@@ -189,35 +243,21 @@ FAULTS = [
         ("ablation_in_place", "kept = heads.copy()", "kept = heads"),
         ("ablation_keeps_only_these", "kept[off] = 0", "kept[[h for h in range(len(heads)) if h not in off]] = 0"),
         ("ablation_counts_from_the_end", "(off[0] >= 0 and off[-1] < len(heads))", "(off[-1] < len(heads))"),
-        ("distance_not_rooted", "np.sqrt(np.maximum(both, 0))", "np.maximum(both, 0)"),
-        ("distance_natural_logarithm", "np.log2(", "np.log("),
-        ("distance_not_halved", "(divergence(p) + divergence(q)) / 2", "divergence(p) + divergence(q)"),
-        ("distance_one_way", "both = (divergence(p) + divergence(q)) / 2", "both = divergence(p)"),
-        ("distance_of_the_worst_query", "distance.mean(axis=-1)", "distance.max(axis=-1)"),
-        ("find_head_query_and_key_swapped", "weights[:, :, query, key]", "weights[:, :, key, query]"),
-        ("find_head_head_first", "return int(layer), int(head)", "return int(head), int(layer)"),
         ("find_head_in_the_mean_over_queries", "weights[:, :, query, key]", "weights.mean(axis=2)[:, :, key]"),
-        ("induction_looks_at_the_copy", "[j + 1 for j in range(i)", "[j for j in range(i)"),
-        ("induction_of_one_copy", "after].sum(axis=-1)", "after].max(axis=-1)"),
-        ("induction_of_neighbours_left_out", "for j in range(i) if", "for j in range(i - 1) if"),
         ("induction_over_all_places", "np.mean(found, axis=0) if", "np.sum(found, axis=0) / len(tokens) if"),
     ),
+    *_as_in("09.similarity", "no_root", "natural_logarithm", "sum_of_both", "half_of_it", "largest_query"),
+    *_as_in("09.find", "query_and_key_swapped", "order"),
+    *_as_in("09.induction", "at_the_copy", "largest_copy", "not_doubled_tokens"),
     *_in(
         "steps/head_count.py",
-        ("parameters_of_full_kv_heads", "num_kv_heads * d_head", "num_heads * d_head"),
         ("parameters_without_biases_of_kv", "2 * (d_model * kv_width + kv_width)", "2 * d_model * kv_width"),
-        ("parameters_without_the_output", "queries + keys_values + output", "queries + keys_values"),
-        ("parameters_of_keys_alone", "keys_values = 2 * (", "keys_values = ("),
-        ("sweep_reports_the_best_seed", "np.mean(scores), min(", "max(scores), min("),
         ("sweep_one_seed", "[train(heads, seed) for seed in seeds]", "[train(heads, seeds[0]) for _ in seeds]"),
-        ("sweep_range_swapped", "min(scores), max(scores)]", "max(scores), min(scores)]"),
-        ("sweep_median", "np.mean(scores)", "np.median(scores)"),
-        ("choice_by_the_best_seed", "np.argmax(scores.mean(axis=1))", "np.argmax(scores.max(axis=1))"),
-        ("choice_bar_is_the_mean", "bar = scores[best].min()", "bar = scores[best].mean()"),
-        ("choice_by_means", "as_good = scores.max(axis=1) >= bar", "as_good = scores.mean(axis=1) >= bar"),
-        ("choice_ranges_must_cross", ">= bar", "> bar"),
         ("choice_of_the_best", "np.where(as_good, costs, np.inf)", "np.where(as_good, -scores.mean(axis=1), np.inf)"),
     ),
+    *_as_in("10.parameters", "kv_heads_ignored", "no_output", "no_values"),
+    *_as_in("10.sweep", "best_seed", "high_before_low", "median"),
+    *_as_in("10.choose", "bar_of_the_luckiest", "bar_at_the_mean", "means_compared_only", "touching_ranges"),
     *_in(
         "pytorch/masks.py",
         (
@@ -372,14 +412,8 @@ FAULTS = [
             "if self.num_heads < self.num_kv_heads:",
         ),
     ),
-    *_in(
-        "pytorch/interop.py",
-        ("border_padding_polarity", "torch.arange(S) >= ", "torch.arange(S) < "),
-        ("border_padding_off_by_one", "torch.arange(S) >= ", "torch.arange(S) > "),
-        ("border_mask_polarity", "attn_mask=~keep", "attn_mask=keep"),
-        ("border_weights_averaged", "need_weights=True, average_attn_weights=False)", "need_weights=True)"),
-        ("border_mask_forgotten", "x, x, x, attn_mask=~keep, need", "x, x, x, need"),
-    ),
+    *_as_in("08.blocked", "keep", "one_too_few"),
+    *_as_in("08.per_head", "mask_not_turned", "averaged", "mask_forgotten"),
     *_in(
         "pytorch/layer_checks.py",
         ("trust_one_check_is_enough", "return all(check(layer)", "return any(check(layer)"),
@@ -412,12 +446,10 @@ FAULTS = [
         ("step_forgets", "key = np.concatenate([cache[0], key])  # (S, D), the new token included", "pass"),
         ("chunk_upper_left", "causal_mask(len(query), len(key))", "np.tril(np.ones((len(query), len(key)), bool))"),
         ("chunk_without_mask", "causal_mask(len(query), len(key))", "np.ones((len(query), len(key)), bool)"),
-        ("bytes_of_keys_only", "return 2 * layers", "return layers"),
     ),
+    *_as_in("11.bytes", "keys_only"),
     *_in(
         "steps/long_context.py",
-        ("one_pass_not_shrunk", "shrink = np.exp(m - m_new)", "shrink = 1.0"),
-        ("one_pass_l_not_shrunk", "l = l * shrink + p.sum()", "l = l + p.sum()"),
         (
             "one_pass_drops_the_rest",
             "for start in range(0, len(scores), block):",
@@ -425,20 +457,19 @@ FAULTS = [
         ),
         ("parts_not_brought_together", "np.exp(m1 - highest), np.exp(m2 - highest)", "1 + 0 * l1, 1 + 0 * l2"),
         ("merge_o_not_shrunk", "o1 * shrink1[..., None] + o2", "o1 + o2"),
-        ("merge_empty_parts_nan", "highest = finite(m)", "highest = m"),
         ("tiles_upper_left", "places = rows + (S - L)", "places = rows"),
         ("tiles_no_scale", " / math.sqrt(query.shape[1])  # (n, s)", ""),
         ("features_without_one", "np.where(x > 0, x + 1,", "np.where(x > 0, x,"),
         ("state_before_its_token", "np.outer(key[t], value[t])", "np.outer(key[t - 1], value[t - 1])"),
-        ("total_not_summed", "        total += key[t]  # (D,)\n", "        total = key[t]\n"),
         ("chunks_not_causal", "np.tril(query[piece] @ key[piece].T)", "query[piece] @ key[piece].T"),
     ),
+    *_as_in("12.online", "nothing_shrunk", "only_o_shrunk"),
+    *_as_in("12.merge", "nan_when_empty"),
+    *_as_in("12.linear", "total_of_last"),
     *_in(
         "steps/gpu.py",
         ("device_first_run_as_fast", "self.FIRST if self.runs == 0 else 0.0", "0.0"),
         ("device_jobs_at_once", "max(self.busy_until, self.clock) + seconds", "self.clock + seconds"),
-        ("timed_without_last_wait", "    device.wait()\n    return", "    return"),
-        ("timed_without_first_wait", "    device.wait()\n    start", "    start"),
         ("agrees_any_shape", "output.shape != exact.shape or not", "not"),
         ("agrees_by_the_mean", ".max(initial=0)\n    return", ".mean()\n    return"),
         ("agrees_absolute", "error <= tolerance * np.abs(exact[finite]).max(initial=0)", "error <= tolerance"),
@@ -447,10 +478,9 @@ FAULTS = [
         ("flops_causal_not_halved", "flops // 2 if causal", "flops if causal"),
         ("bytes_without_output", "(2 * L + 2 * S)", "(L + 2 * S)"),
         ("bytes_scores_moved_twice", "4 * B * H * L * S\n    return numbers", "2 * B * H * L * S\n    return numbers"),
-        ("ring_other_way_round", "(rank - step) % world", "(rank + step) % world"),
-        ("ring_future_seen", "source < rank)", "source > rank)"),
-        ("ring_own_piece_full", "return source, causal_mask(n, n)", "return source, np.ones((n, n), bool)"),
     ),
+    *_as_in("13.timed", "no_last_wait", "no_first_wait"),
+    *_as_in("13.ring", "other_direction", "past_hidden", "own_piece_full"),
     *_in(
         "pytorch/cores/tiled.py",
         ("online_sum_not_shrunk", "total.mul_(shrink).add_", "total.add_"),
@@ -651,10 +681,8 @@ FAULTS = [
     *_in(
         "pytorch/first_kernel.py",
         ("kernel_without_mask", 's = tl.where(keys[None, :] < N, s, float("-inf"))', "s = s"),
-        ("kernel_without_scale", "tl.dot(q, tl.trans(k)) * scale", "tl.dot(q, tl.trans(k))"),
-        ("kernel_sum_not_shrunk", "l = l * shrink +", "l = l +"),
-        ("kernel_keeps_no_maximum", "        m = m_new\n", ""),
     ),
+    *_as_in("13.kernel", "no_scale", "l_not_shrunk", "m_not_kept"),
     *_in(
         "pytorch/parallel/launch.py",
         (

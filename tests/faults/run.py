@@ -9,7 +9,7 @@ its faults have no part in that column.
 All faults take hours. One file, or a few faults, without the notebooks, take minutes:
 
     python3 -m mha_lesson faults --files steps/masks pytorch/ --no-nbval
-    python3 -m mha_lesson faults --only torch_split_by_reshape
+    python3 -m mha_lesson faults --only torch_split_by_reshape 03.scores.no_scale
     python3 -m mha_lesson faults --list
 """
 
@@ -209,10 +209,7 @@ def sound(root, kinds, faults):
 def judge(template, fault, kinds):
     with copied_tree(template) as root:
         file = root / fault.file
-        text = file.read_text(encoding="utf-8")
-        if text.count(fault.old) != 1:
-            raise SystemExit(f"{fault.name}: its old text occurs {text.count(fault.old)} times in {fault.file}")
-        file.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+        file.write_text(fault.put_into(file.read_text(encoding="utf-8")), encoding="utf-8")
         for compiled in file.parent.glob(f"__pycache__/{file.stem}.*.pyc"):
             compiled.unlink()
         return {kind: measure(root, kind, route(fault.file))[0] for kind in kinds}

@@ -24,6 +24,8 @@ al. 2020 (windows), Katharopoulos et al. 2020 (linear), Dao et al. 2022 (a kerne
 (a ring of devices).
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import functools
 import inspect
 from collections.abc import Callable

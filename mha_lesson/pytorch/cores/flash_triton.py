@@ -27,6 +27,8 @@ Sources: Dao et al. 2022, "FlashAttention"; Dao 2023, "FlashAttention-2", algori
 Tillet et al. 2019, "Triton".
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import itertools
 from contextlib import nullcontext
 from functools import cache

@@ -31,6 +31,8 @@ Sources: Katharopoulos et al. 2020, "Transformers are RNNs", equations 4-7 (the 
 recurrence); Hua et al. 2022, "Transformer Quality in Linear Time", section 3 (by chunks).
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 from collections.abc import Callable
 from numbers import Integral
 

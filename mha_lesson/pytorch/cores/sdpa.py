@@ -9,6 +9,8 @@ reaches no query that may not see it.
 Sources: Vaswani et al. 2017, equation 1; Dao et al. 2022 (FlashAttention), what SDPA runs.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import math
 
 import torch

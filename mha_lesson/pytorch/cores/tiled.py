@@ -34,6 +34,8 @@ et al. 2022, "FlashAttention", algorithms 1, 2 and 4; Dao 2023, "FlashAttention-
 (one lse instead of m and l); Liu et al. 2023, "Ring Attention" (what `merge` is for).
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import math
 from functools import wraps
 

@@ -28,6 +28,8 @@ Sources: Beltagy et al. 2020, "Longformer", section 3.1 (the window); Jiang et a
 Attention Sinks" (StreamingLLM), section 3.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 from collections.abc import Callable
 from numbers import Integral
 

@@ -19,6 +19,8 @@ of those that its query heads read, and the gradients of all copies of a head be
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3 (f and g).
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import copy
 
 import torch

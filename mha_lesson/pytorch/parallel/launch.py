@@ -10,6 +10,8 @@ Who is to blame? When one rank dies, the others lose their connection to it and 
 writes down when it raised: the first counts, and one that died without a word counts before all.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import multiprocessing.connection
 import os
 import pickle

@@ -17,6 +17,8 @@ piece from the front and one from the back ("zig-zag"), and all have the same. `
 Source: Liu, Zaharia & Abbeel 2023, "Ring Attention with Blockwise Transformers".
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import torch
 import torch.distributed as dist
 from jaxtyping import Float

@@ -9,6 +9,8 @@ all-reduce round a ring sends 2 (world - 1) / world of its tensor from each rank
 the start are not counted.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 from torch import Tensor
 
 _open: list["Traffic"] = []  # those that count now, innermost last

@@ -15,6 +15,8 @@ interpreter, because a whole tile is one NumPy operation.
 so that the source of a kernel is one and the same wherever it runs.
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import functools
 import inspect
 import itertools

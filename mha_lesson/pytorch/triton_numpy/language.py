@@ -23,6 +23,8 @@ Source: the reference of triton.language, and Triton's `semantic.py` for the rul
 al. 2019, "Triton".
 """
 
+# Quoted word for word by tests/faults/faults.py: change both together.
+
 import builtins
 from functools import cache
 

@@ -1,5 +1,9 @@
 """One exercise and its diagnosis: each kind of bad answer has its own message."""
 
+import inspect
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -7,6 +11,7 @@ from hypothesis import strategies as st
 
 from mha_lesson.exercises import REGISTRY, check
 from mha_lesson.exercises.engine.protocol import Protocol
+from mha_lesson.places import child_environment
 from tests.exercises.helpers import BAD, TESTABLE
 
 
@@ -126,3 +131,22 @@ def test_check_is_fast_on_a_solved_exercise():
 
     assert check("06.mha", counting).status == "correct"
     assert count == len(e.probe_list)
+
+
+@pytest.mark.parametrize("e", REGISTRY.values(), ids=lambda e: e.id)
+def test_where_a_solution_stands(e):
+    if e.missing:
+        pytest.skip("PyTorch is not installed")
+    function = inspect.unwrap(e.solution)
+    assert e.solution_place == f"{function.__module__}:{function.__name__}"
+
+
+def test_where_a_solution_stands_is_known_without_importing_it():
+    ask = (
+        "import sys; from mha_lesson.exercises import REGISTRY; "
+        "print(REGISTRY['08.blocked'].solution_place, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ask], capture_output=True, text=True, check=True, env=child_environment()
+    )
+    assert done.stdout.split() == ["mha_lesson.pytorch.interop:key_padding_mask", "False"]
