@@ -13,7 +13,8 @@
     weights  (B, H, L, S)       each head's own, never averaged
     context  (B, H, L, D)       what each head found
 
-The middle is `torch.nn.functional.scaled_dot_product_attention` ("SDPA"), which never builds the
+The middle, from q, k, v to the context, is the layer's core (`cores/`), and can be exchanged. By
+default it is `torch.nn.functional.scaled_dot_product_attention` ("SDPA"), which never builds the
 weights (B, H, L, S). They are computed beside it when you ask for them, so that asking cannot
 change the output: `nn.MultiheadAttention` has two ways through, and they differ
 (pytorch/pytorch#41508, #118972).
