@@ -143,6 +143,7 @@ def train_one(options) -> int:
     }
     path = options.to / f"{stem}.safetensors"
     training.save(model, path, facts)
+    checkpoint.unlink(missing_ok=True)  # not before: what scoring trips over costs no training
     print(json.dumps(facts) if options.json else report(facts, path))
     return 0
 

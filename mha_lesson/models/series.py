@@ -136,6 +136,6 @@ class Bikes(Task):
         start = torch.arange(bikes.test.start + PAST, bikes.test.stop - AHEAD + 1, 6)
         past, ahead, answer = self.windows(start)
         kind = next(model.parameters(), past)  # device and dtype
-        forecast = model(past.to(kind), ahead.to(kind)).double().cpu()  # (N, 24)
+        forecast = model(past.to(kind), ahead.to(kind)).cpu().double()  # (N, 24); Apple's GPUs have no float64
         bikes_of = lambda z: torch.expm1(z.double() * spread + mean)  # noqa: E731
         return {"bikes off": (bikes_of(forecast) - bikes_of(answer)).abs().mean().item()}

@@ -117,7 +117,8 @@ def train(
     """A trained model in evaluation mode, and the facts about the run.
 
     variant: keywords of task.build, default those of the shipped model.
-    checkpoint: a file from which a stopped run goes on; written every 100 steps, removed at the end.
+    checkpoint: a file from which a stopped run goes on; written every 100 steps and at the end. Whoever
+        stores the result removes it then.
     watch(step, loss, model): called after each step.
     """
     variant = task.variants[task.shipped] if variant is None else variant
@@ -140,7 +141,7 @@ def train(
         if watch is not None:
             watch(step + 1, loss, model)
     if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
+        keep_state(checkpoint, run, model, optimiser, steps, seconds)
     model.eval()
     return model, {**run, "parameters": count_parameters(model), "cpu_seconds": round(seconds, 1)}
 

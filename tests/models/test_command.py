@@ -102,6 +102,34 @@ class TestCommand:
         assert facts["scores"] == {"bikes off": round(kept, 4)}
         assert round(kept, 4) != round(exact, 4), "a bad test: rounding the weights makes no difference here"
 
+    def test_a_run_that_trips_over_its_scores_is_not_lost(self, elsewhere, capsys, monkeypatch):
+        """Scoring failed on a device once, after minutes of training, and the checkpoint was gone already."""
+        arguments = [
+            "bikes",
+            "--variant",
+            "2 heads",
+            "--steps",
+            "2",
+            "--device",
+            "cpu",
+            "--to",
+            str(elsewhere),
+            "--json",
+        ]
+        scores = type(task_of("bikes")).scores
+
+        def trips(task, model):
+            raise TypeError("no float64 here")
+
+        monkeypatch.setattr(type(task_of("bikes")), "scores", trips)
+        with pytest.raises(TypeError):
+            command.main(arguments)
+        assert names(elsewhere) == ["bikes-2_heads-seed0.checkpoint"]
+        monkeypatch.setattr(type(task_of("bikes")), "scores", scores)
+        monkeypatch.setattr(training, "one_step", None)  # nothing may be trained again
+        assert command.main(arguments) == 0
+        assert names(elsewhere) == ["bikes-2_heads-seed0.safetensors"]
+
     def test_a_stopped_command_goes_on_where_it_was(self, elsewhere, capsys, monkeypatch):
         seen = []
 

@@ -88,6 +88,23 @@ class TestSeries:
         assert task.scores(Scripted(scaled(truth))) == {"bikes off": pytest.approx(0, abs=1e-3)}
         assert task.scores(Scripted(scaled(truth + 7))) == {"bikes off": pytest.approx(7, abs=1e-3)}
 
+    def test_scores_leave_the_device_before_they_become_float64(self):
+        """Apple's GPUs have no float64: a forecast that lies there can only be made wide on the CPU."""
+
+        class OnApplesGPU:
+            def __init__(self, numbers):
+                self.numbers = numbers
+
+            def cpu(self):
+                return self.numbers
+
+            def double(self):
+                raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+
+        apple = lambda past, ahead: OnApplesGPU(torch.zeros(len(past), 24))  # noqa: E731
+        apple.parameters = lambda: iter([torch.zeros(1)])
+        assert task_of("bikes").scores(apple)["bikes off"] > 0
+
     def test_the_linear_model_by_hand(self):
         model = lively(series.Linear())
         past, ahead = randn(2, 168, 19), randn(2, 24, 19, seed=1)
