@@ -217,7 +217,13 @@ def _connect(rank: int, world_size: int, folder: str, timeout: float) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
     store = dist.FileStore(str(Path(folder, "meeting")), world_size)
     patience = timedelta(seconds=timeout + 60)  # longer than the parent's, whose message says more
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=patience)
+    try:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=patience)
+    except RuntimeError as error:  # a VPN or a container's network may hide the machine from itself
+        raise RuntimeError(
+            f"The processes could not find each other on this machine ({error}). Set GLOO_SOCKET_IFNAME to the name of "
+            f"a network interface that is up, or read on: nothing that follows needs this."
+        ) from error
 
 
 def _leave_with_parent() -> None:

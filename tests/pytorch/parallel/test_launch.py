@@ -190,3 +190,15 @@ def test_more_ranks_than_cuda_devices_are_refused(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(RuntimeError, match=says("at most 1 processes", "--nproc-per-node 1", "CUDA_VISIBLE_DEVICES")):
         launch.connect_from_environment()
+
+
+def test_a_machine_that_does_not_find_itself_is_told_what_to_do(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("makeDeviceForHostname(): unsupported gloo device")
+
+    monkeypatch.setattr(launch.dist, "init_process_group", fails)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    threads = torch.get_num_threads()
+    with pytest.raises(RuntimeError, match="could not find each other .*unsupported gloo device.* or read on"):
+        launch._connect(0, 1, str(tmp_path), 1)
+    torch.set_num_threads(threads)
