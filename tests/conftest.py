@@ -1,6 +1,5 @@
 """Settings for all tests, made before anything is imported."""
 
-import contextlib
 import faulthandler
 import importlib.util
 import os
@@ -14,10 +13,6 @@ for name in ("OMP_NUM", "MKL_NUM", "OPENBLAS_NUM", "NUMEXPR_NUM", "VECLIB_MAXIMU
     os.environ[f"{name}_THREADS"] = "1"
 
 import pytest  # noqa: E402
-
-with contextlib.suppress(Exception):
-    # Python 3.11's own distutils, once loaded, keeps setuptools out, which PyTorch's compiler asks for.
-    import setuptools  # noqa: F401
 
 # The files that take longest, the longest first: then no process is left with one of them at the end.
 LONGEST = (
