@@ -14,24 +14,9 @@ for name in ("OMP_NUM", "MKL_NUM", "OPENBLAS_NUM", "NUMEXPR_NUM", "VECLIB_MAXIMU
 
 import pytest  # noqa: E402
 
-# The files that take longest, the longest first: then no process is left with one of them at the end.
-LONGEST = (
-    "test_lessons.py",
-    "test_browser.py",
-    "test_launch.py",
-    "test_ranks.py",
-    "test_head_viewer.py",
-    "test_style.py",
-)
 HANGS = 900  # seconds: no test takes that long, not even a whole lesson on a slow machine
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-
-
-def pytest_collection_modifyitems(items):
-    """Files that take longest come first; all others keep their place."""
-    places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(LONGEST)))
 
 
 def pytest_runtest_setup(item):

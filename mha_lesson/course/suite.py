@@ -36,9 +36,6 @@ NBVAL = (
 
 # Whole files go to one process: a notebook's cells need one kernel, and a file's fixtures are made once.
 SEVERAL = ("--dist=loadfile", "-n")
-# The files of tests/ keep their order (tests/conftest.py puts the longest first). Those with the most tests first,
-# as is usual, would leave the solved notebooks, a few long tests, to one process at the end.
-IN_ORDER = "--no-loadscope-reorder"
 MOST_PROCESSES = 4  # each may hold a gigabyte
 QUICK = ("-m", "not slow")
 SLOWEST = ("--durations=20", "--durations-min=1")
@@ -81,13 +78,7 @@ def run_tests(wanted, private, quick=False):
         return Phase("tests", "nothing to run: no test_*.py in tests/")
     targets = wanted.tests or [str(paths.TESTS)]
     processes = at_once(wanted, many=not wanted.tests or several_files(targets))
-    arguments = [
-        *processes,
-        *([IN_ORDER] if processes else []),
-        *(QUICK if quick else ()),
-        *cache("tests", private),
-        *wanted.options,
-    ]
+    arguments = [*processes, *(QUICK if quick else ()), *cache("tests", private), *wanted.options]
     return pytest("tests", [*arguments, *targets], environment.private(private), report_to(wanted, "tests", private))
 
 

@@ -117,9 +117,6 @@ def test_several_files_run_at_once_and_one_does_not(phases, monkeypatch):
         for arguments, _ in asked.values():
             assert ("--dist=loadfile" in arguments) is at_once, extra
             assert not at_once or arguments[arguments.index("-n") + 1] == "3"
-        if "tests" in asked:
-            assert (suite.IN_ORDER in asked["tests"][0]) is at_once
-        assert "notebooks" not in asked or suite.IN_ORDER not in asked["notebooks"][0]
 
 
 def test_quick_leaves_the_slow_tests_out_and_says_so(phases, capsys):
