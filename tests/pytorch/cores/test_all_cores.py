@@ -8,7 +8,6 @@ import copy
 import math
 import pickle
 import re
-import shutil
 
 import pytest
 
@@ -46,9 +45,6 @@ NAMES = list(MAKE)
 
 def names_that(can):
     return [name for name in NAMES if can(MAKE[name]().can)]
-
-
-HAS_COMPILER = shutil.which("g++") or shutil.which("clang++") or shutil.which("cl")
 
 
 def inputs(core, B=2, H=6, G=2, L=5, S=7, D=11, seed=0, dtype=None):
@@ -345,20 +341,12 @@ def test_autocast(core, half):
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own, on machines that it finds unusual
-@pytest.mark.parametrize(
-    ("name", "backend"),
-    # (SDPA by the real compiler: tests/pytorch/test_layer_as_module.py)
-    [(name, "eager") for name in NAMES]
-    + [pytest.param(name, "inductor", marks=pytest.mark.slow) for name in ("tiled", "linear", "window")],
-)
-def test_torch_compile(name, backend):
-    if backend == "inductor" and not HAS_COMPILER:
-        pytest.skip("torch.compile needs a C++ compiler, and there is none")
-    core = MAKE[name]()
+def test_torch_compile(core):
+    """By a back end that needs no C++ compiler. (The real one: tests/pytorch/test_layer_as_module.py.)"""
     torch.compiler.reset()
     layer, causal = layer_with(core, torch.float32), core.can.causal[-1]
     x = draw(2, 5, 33, dtype=torch.float32)
-    run = torch.compile(layer, backend=backend)
+    run = torch.compile(layer, backend="eager")
     close(run(x, causal=causal), layer(x, causal=causal))
     have = torch.autograd.grad(run(x, causal=causal).square().sum(), list(layer.parameters()))
     want = torch.autograd.grad(layer(x, causal=causal).square().sum(), list(layer.parameters()))
