@@ -6,22 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from mha_lesson.pytorch import triton_numpy  # noqa: E402
-
-
-def exact(q, k, v, causal=False, lengths=None):
-    """In float64, with the table; rows that may see nothing give 0."""
-    q, k, v = (x.double() for x in (q, k, v))
-    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    L, S = q.shape[2], k.shape[2]
-    keep = torch.ones(1, 1, L, S, dtype=torch.bool, device=q.device)
-    if causal:
-        keep = keep.tril(S - L)
-    if lengths is not None:
-        keep = keep & (torch.arange(S, device=q.device) < lengths[:, None])[:, None, None]
-    empty = ~keep.any(-1, keepdim=True)
-    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~(keep | empty), -torch.inf)
-    return (scores.softmax(-1) @ v).masked_fill(empty, 0)
-
+from tests.pytorch.cores.helpers import exact  # noqa: E402
 
 # ------------------------------------------------------------------------------ Triton without a GPU
 

@@ -40,9 +40,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mha_lesson.pytorch import triton_numpy
-from mha_lesson.pytorch.cores.core import COURSE, Core, core_of
+from mha_lesson.pytorch.cores.core import COURSE, core_of
 from mha_lesson.pytorch.cores.linear import keys_of
-from mha_lesson.pytorch.cores.sdpa import attention_weights
+from mha_lesson.pytorch.cores.sdpa import ExactCore
 
 try:
     import triton
@@ -601,7 +601,7 @@ def _kind(name: str, dtype: torch.dtype) -> str:
 
 
 @core_of(flash_attention)
-class FlashCore(Core):
+class FlashCore(ExactCore):
     """`flash_attention`: the kernels of this file, compiled on a GPU, in NumPy elsewhere. backend: None chooses.
 
     A mask may hide padding on the right: it becomes the lengths of the sequences.
@@ -617,6 +617,3 @@ class FlashCore(Core):
         keys = keys_of(keep, k)  # (B, S)
         lengths = None if keys is None else keys.sum(1)
         return flash_attention(q, k, v, causal=causal, lengths=lengths, **vars(self))
-
-    def weights(self, q, k, *, keep, causal):
-        return attention_weights(q, k, keep, causal)

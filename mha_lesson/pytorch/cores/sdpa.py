@@ -106,14 +106,18 @@ def attention_weights(
     return weights.masked_fill(empty, 0).to(q.dtype)
 
 
+class ExactCore(Core):
+    """What the exact cores share: whichever way the context came about, these are the weights behind it."""
+
+    def weights(self, q, k, *, keep, causal):
+        return attention_weights(q, k, keep, causal)
+
+
 @core_of(attention)
-class SDPACore(Core):
+class SDPACore(ExactCore):
     """softmax(Q K^T / sqrt(D)) V by whichever of PyTorch's kernels fits: the default."""
 
     name, can = "sdpa", COURSE["sdpa"]
 
     def attend(self, q, k, v, *, keep, causal, dropout):
         return attention(q, k, v, keep, causal, dropout)
-
-    def weights(self, q, k, *, keep, causal):
-        return attention_weights(q, k, keep, causal)

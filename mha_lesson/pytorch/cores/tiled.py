@@ -44,8 +44,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mha_lesson.pytorch.cores.core import COURSE, Core, core_of, in_own_precision
-from mha_lesson.pytorch.cores.sdpa import attention_weights
+from mha_lesson.pytorch.cores.core import COURSE, core_of, in_own_precision
+from mha_lesson.pytorch.cores.sdpa import ExactCore
 from mha_lesson.pytorch.masks import check_keep
 
 # ------------------------------------------------------------------------------ what you call
@@ -334,7 +334,7 @@ def check_parts(out1, lse1, out2, lse2):
 
 
 @core_of(tiled_attention)
-class TiledCore(Core):
+class TiledCore(ExactCore):
     """`tiled_attention`, by tiles of block_q queries and block_k keys. Exact; memory grows with L, not with L · S."""
 
     name, can = "tiled", COURSE["tiled"]
@@ -345,6 +345,3 @@ class TiledCore(Core):
     @torch.compiler.disable  # a compiler would write the loop over the tiles out, and hold them all
     def attend(self, q, k, v, *, keep, causal, dropout):
         return tiled_attention(q, k, v, keep, causal, self.block_q, self.block_k)
-
-    def weights(self, q, k, *, keep, causal):
-        return attention_weights(q, k, keep, causal)

@@ -19,6 +19,7 @@ from mha_lesson.pytorch import triton_numpy  # noqa: E402
 from mha_lesson.pytorch.cores import flash_triton  # noqa: E402
 from mha_lesson.pytorch.cores.flash_triton import flash_attention, flash_forward  # noqa: E402
 from mha_lesson.steps.gpu import agrees  # noqa: E402
+from tests.pytorch.cores.helpers import exact  # noqa: E402
 
 HAS_TRITON = flash_triton.triton is not triton_numpy
 
@@ -59,21 +60,6 @@ def inputs(shape, dtype, device="cpu", seed=0):
     k = torch.randn(B, G, S, D + 3, generator=generator).to(device, dtype)[..., :D]
     v = torch.randn(B, S, G, D, generator=generator).to(device, dtype).transpose(1, 2)
     return q, k, v
-
-
-def exact(q, k, v, causal=False, lengths=None):
-    """In float64, with the table; rows that may see nothing give 0."""
-    q, k, v = (x.double() for x in (q, k, v))
-    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-    L, S = q.shape[2], k.shape[2]
-    keep = torch.ones(1, 1, L, S, dtype=torch.bool, device=q.device)
-    if causal:
-        keep = keep.tril(S - L)
-    if lengths is not None:
-        keep = keep & (torch.arange(S, device=q.device) < lengths[:, None])[:, None, None]
-    empty = ~keep.any(-1, keepdim=True)
-    scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~(keep | empty), -torch.inf)
-    return (scores.softmax(-1) @ v).masked_fill(empty, 0)
 
 
 def close(got, want, dtype, slack=1.0):
